@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sparkwal.checkpoints.queries import QueryInfo
-    from sparkwal.lifecycle.delta.snapshot import Current
+    from sparkwal.lifecycle.current_rows import Current
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class Log:
 
         Args:
             sequencers: as for `replay`: all logs that compaction writes into one table.
-            table_options: delta-rs' storage options, if the table is on another store.
+            table_options: the options of the table's store, if it is on another store.
 
         Returns:
             The rows, as pandas, polars, DuckDB and pyarrow take them.
@@ -299,7 +299,7 @@ class Log:
             InvalidLogError: a record is damaged or missing.
             StoreUnavailableError: the store did not answer.
         """
-        from sparkwal.lifecycle.delta.snapshot import Current
+        from sparkwal.lifecycle.current_rows import Current
 
         return Current(self._named(sequencers), self._options, table_options)
 

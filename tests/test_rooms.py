@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -29,7 +30,6 @@ LONG_FUNCTIONS = {
     "sparkwal/reading/rows.py:read_pieces",
     "sparkwal/reading/verification.py:verify_store",
     "sparkwal/spark/keyed_rows.py:merged_partial_rows",
-    "sparkwal/spark/read_current.py:read_current",
     "sparkwal/store/retry.py:attempt",
 }
 # These have more parameters. The last two are those of an option each.
@@ -142,6 +142,15 @@ ONLY = {
     ("testing", "journal"): {"journal.storage"},
     # The rule for a folder of this user alone, and the start of a thread.
     ("journal", "store"): {"store.local_files", "store.threads"},
+}
+
+# The one module of `lifecycle` that chooses the format of a table, and the folder of each format.
+CHOOSES_FORMAT = "lifecycle.opening"
+FORMATS = ("lifecycle.delta",)
+# Words of a format, and the files that may have them outside of its folder.
+WORDS_OF_FORMATS: dict[str, set[str]] = {
+    "_delta_log": {"options/open.py", "spark/delta_files.py"},
+    "RESTORE": set(),
 }
 
 # Which rooms may know a library at all, lazily or for its types included.
@@ -283,6 +292,43 @@ def test_a_library_is_known_only_where_it_belongs() -> None:
         if not x.ours and x.module in LIBRARIES and room(x.source) not in LIBRARIES[x.module]
     ]
     assert wrong == []
+
+
+def is_of_format(module: str) -> bool:
+    return module.startswith(tuple(f"{name}." for name in FORMATS))
+
+
+def test_a_table_format_is_known_in_its_folder() -> None:
+    """Spark writes tables, so it has files of each format of its own."""
+    wrong = [
+        str(x)
+        for x in every()
+        if is_of_format(x.module) and not is_of_format(x.source)
+        if room(x.source) != "spark" and x.source != CHOOSES_FORMAT
+    ]
+    assert wrong == []
+    for word, allowed in WORDS_OF_FORMATS.items():
+        having = {path for path in SOURCES if re.search(rf"\b{word}\b", path.read_text())}
+        outside = {path for path in having if not is_of_format(name_of(path))}
+        assert {str(path.relative_to(ROOT / "sparkwal")) for path in outside} == allowed
+
+
+def test_the_page_about_a_new_table_format_names_what_there_is() -> None:
+    page = (ROOT / "sparkwal/docs/contributing.md").read_text()
+    section = page.partition("## A new table format\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([^`]+)`", section))
+    places = {name for name in named if "/" in name}
+    assert [x for x in places if not any((ROOT / y / x).exists() for y in (".", "sparkwal"))] == []
+    files = [ROOT / "sparkwal/lifecycle/table.py", ROOT / "tests/test_rooms.py"]
+    files += [place for x in places for y in (".", "sparkwal") if (place := ROOT / y / x).is_file()]
+    code = "\n".join(file.read_text() for file in files)
+    assert [name for name in named - places if not re.search(rf"\b{name}\b", code)] == []
+    rows = re.findall(r"^\|[^|]*\| `(\S+\.py)` \| (.*) \|$", section, re.MULTILINE)
+    assert len(rows) == 4
+    for file, functions in rows:
+        text = (ROOT / "sparkwal" / file).read_text()
+        for name in re.findall(r"`(\w+)`", functions):
+            assert re.search(rf"def {name}\(|self\.{name}\b.* = ", text), (file, name)
 
 
 def test_the_base_installation_names_all_that_is_imported_without_spark() -> None:

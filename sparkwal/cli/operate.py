@@ -16,7 +16,7 @@ from sparkwal.errors import SparkWalError, escape
 from sparkwal.format.lifecycle_record import LogInChain
 from sparkwal.lifecycle.collecting.collection import Collection
 from sparkwal.lifecycle.coordinator import Coordinator
-from sparkwal.lifecycle.delta.snapshot import NewestLake
+from sparkwal.lifecycle.opening import CheckedTable
 from sparkwal.options.open import open_log
 from sparkwal.protocol.chain import newest_record
 from sparkwal.reading.repair import repair as repair_record
@@ -116,7 +116,7 @@ def collect(
             coordinator = Coordinator(
                 open_log(settings),
                 settings,
-                table=NewestLake(chain.tables[url].target, settings) if chain and url else None,
+                table=CheckedTable(chain.tables[url].target, settings) if chain and url else None,
                 gc_grace_ms=settings.gc_grace_ms,
                 consumer_expiry_ms=settings.consumer_expiry_ms,
             )

@@ -14,7 +14,7 @@ from sparkwal.cli.forms import Form, open_writer, takes_form
 from sparkwal.cli.open_logs import Damage, logs_at, notify, takes_range
 from sparkwal.cli.tailing import Selection, first_rows, follow_rows, last_rows, matching_rows
 from sparkwal.lifecycle.consumers.consumer_list import consumer_infos
-from sparkwal.lifecycle.delta.snapshot import Current
+from sparkwal.lifecycle.current_rows import Current
 from sparkwal.options.reading import CONSUMERS, TRIGGERS
 from sparkwal.options.store import refuse
 from sparkwal.reading.log_range import LogRange

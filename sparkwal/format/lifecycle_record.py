@@ -68,7 +68,7 @@ class Target:
 
     @property
     def tombstones(self) -> str:
-        """The URL of the Delta table that keeps them, beside the table."""
+        """The URL of the table that keeps them, beside the table."""
         return f"{self.table}_tombstones"
 
 
@@ -127,7 +127,8 @@ class TableInChain:
         app_id: the name of the table's transactions: the id of the first log of its first range.
         k: the number of its last intent.
         table_id: its id at the first intent.
-        table_version: the table's version before the last done; at first, before any row.
+        table_version: the table's version before the last done; at first, before any row. Only the
+            table orders its versions.
         tombstones_id: the id of the table of tombstones, or "" without one.
         tombstones_version: the version of the tombstones, read after that of the table.
     """

@@ -14,7 +14,6 @@ from sparkwal import events
 from sparkwal.errors import ConfirmError, PlanError, WriteError
 from sparkwal.format.lifecycle_record import INTENT, ChainRecord, Promise, TableInChain
 from sparkwal.lifecycle.table import (
-    Change,
     Table,
     TableConflict,
     TableState,
@@ -169,7 +168,7 @@ def busy(table: Table) -> WriteError:
     """The error after too many conflicts with other writers of the table."""
     return WriteError(
         f"other writers of {table.target.table} committed first {CONFLICTS} times; run it "
-        "again after they end (OPTIMIZE, VACUUM, a MERGE or another job)"
+        "again after they end (maintenance of the table, or another job)"
     )
 
 
@@ -234,27 +233,32 @@ def accept(chain: Chain, record: ChainRecord, table: Table) -> ChainRecord:
     The person guarantees that the table holds all rows below the cut. It may also hold the open
     range, and no other rows of the log.
 
-    A transaction survives a RESTORE: its number shows which ranges were written, but only the
+    The number of a range survives a restore: it shows which ranges were written, but only the
     history shows which are still in the table. If the open range was removed, this promises it
     again as a number that the table has not seen. A process that still writes the old number is
-    harmless, because the table has that transaction and ignores the write.
+    harmless, because the table has taken that number and ignores the write.
 
     Raises:
-        PlanError: the table's history contradicts the guarantee.
+        PlanError: the table's history contradicts the guarantee, or the table was restored to a
+            version before the confirmed one. A range may have been confirmed after the person chose
+            that version.
         MovedOn: another process changed the lifecycle first.
     """
     promise = promise_to(record, table)
     in_chain = promise.table
-    # Include the confirmed version itself, which may be a RESTORE that was accepted before.
-    snapshot = table.snapshot(in_chain.app_id, in_chain.table_version - 1)
-    if snapshot is None or snapshot.k < promise.confirmed_k:
-        why = "it does not exist" if snapshot is None else f"its last range is {snapshot.k}"
+    held = table.held(in_chain.app_id, in_chain.table_version, promise.confirmed_k)
+    if held is None or held.table.k < promise.confirmed_k:
+        why = "it does not exist" if held is None else f"its last range is {held.table.k}"
         raise PlanError(
             f"{table.target.table} cannot be accepted as the table that holds range "
             f"{promise.confirmed_k} of {chain.log.url}: {why}"
         )
+    # SAFETY(restore-not-before) §10: a restore to before the confirmed version is refused
+    if held.unknown:
+        raise _cannot_accept(promise, held.unknown)
+    snapshot = held.table
     # SAFETY(kept-range-done) §10: an open range that the restored table holds is published as done
-    newer = _ranges_after_confirmed(promise, snapshot)
+    newer = held.ranges
     if newer:
         ks = [change.k for change in newer]
         first = newer[0]
@@ -265,7 +269,7 @@ def accept(chain: Chain, record: ChainRecord, table: Table) -> ChainRecord:
                 f"it holds the ranges {ks} of the log, from position {first.cut} on, which the "
                 "lifecycle does not have",
             )
-    # SAFETY(lost-range-new-k) §10: an open range that a RESTORE took away is promised again under a
+    # SAFETY(lost-range-new-k) §10: an open range that a restore took away is promised again under a
     # higher k
     k = snapshot.k + 1 if promise.is_open else snapshot.k
     if (tombstones := tombstones_of(table)) is not None:
@@ -276,46 +280,6 @@ def accept(chain: Chain, record: ChainRecord, table: Table) -> ChainRecord:
         return _put_done(chain, record, restored)
     record = with_table(record, replace(restored, k=k))
     return put_promise(chain, record, table) if record.kind == INTENT else chain.put(record)
-
-
-def _ranges_after_confirmed(promise: Promise, snapshot: TableState) -> tuple[Change, ...]:
-    """The ranges of the log that the snapshot holds besides the confirmed ones.
-
-    It replays the history since the confirmed version. For each version it computes the ranges that
-    the version holds, or as text why they are unknown.
-
-    Raises:
-        PlanError: the history does not show them, or the table was restored to a version before the
-            confirmed one. A range may have been confirmed after a person chose that version.
-    """
-    before = promise.table.table_version
-    since = [change for change in snapshot.changes if change.version > before]
-    ranges: tuple[Change, ...] | str = ()
-    # The history is incomplete, and the transaction shows that a range was added since.
-    if len(since) < snapshot.version - before and snapshot.k != promise.confirmed_k:
-        ranges = f"its history does not reach back to version {before}"
-    ranges_of = {before: ranges}
-    for change in snapshot.changes:
-        if change.version == before and change.restores is not None:
-            ranges_of[change.restores] = ranges
-    for change in since:
-        if change.restores is not None:
-            ranges = ranges_of.get(change.restores, ranges_of[before])
-            # SAFETY(restore-not-before) §10: a RESTORE to before the confirmed version is refused
-            if change.restores < before and change.restores not in ranges_of:
-                ranges = f"it was restored to version {change.restores}, which is older"
-        elif change.operation.upper().startswith("RESTORE"):
-            ranges = f"version {change.version} is a RESTORE that names no version"
-        elif change.undoes:
-            ranges = ()
-        elif change.is_burned:
-            pass
-        elif change.log_id == promise.table.app_id and change.k and not isinstance(ranges, str):
-            ranges = (*ranges, change)
-        ranges_of[change.version] = ranges
-    if isinstance(ranges, str):
-        raise _cannot_accept(promise, ranges)
-    return ranges
 
 
 def _cannot_accept(promise: Promise, why: str) -> PlanError:

@@ -23,7 +23,8 @@ from sparkwal.lifecycle.floors import move_floors
 from sparkwal.lifecycle.giving_up import ClosedRange, finish_or_give_up, give_up_open_range
 from sparkwal.lifecycle.policy import Policy, decide_together, measure
 from sparkwal.lifecycle.promising import promise, range_until
-from sparkwal.lifecycle.table import Table, check_same_target, confirmed
+from sparkwal.lifecycle.table import Table, confirmed
+from sparkwal.lifecycle.targets import check_same_target
 from sparkwal.protocol.chain import Chain, MovedOn
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.lifecycle_steps import with_table
@@ -433,12 +434,11 @@ class Coordinator:
         if promise is None or promise.is_open:
             return
         snapshot = confirm_table(self._chain, cycle.record, table)
-        new_versions = snapshot.version - promise.table.table_version
         age_ms = self._clock.now_ms() - cycle.record.timestamp_ms
         # At most hourly: a busy table would cause a record in each run, also without new rows.
-        is_late = age_ms >= DAY_MS or (new_versions >= _VERSIONS and age_ms >= _HOUR_MS)
+        is_late = age_ms >= DAY_MS or (snapshot.newer >= _VERSIONS and age_ms >= _HOUR_MS)
         # While the floor moves often, no record gets a day old: a moved floor counts too.
-        if new_versions and (is_late or floor_moved):
+        if snapshot.newer and (is_late or floor_moved):
             newer = with_table(cycle.record, confirmed(promise.table, snapshot))
             cycle.record = self._chain.put(newer)
 

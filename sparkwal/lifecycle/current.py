@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from sparkwal.errors import ConfirmError, InvalidLogError, OptionError, TableReadError
+from sparkwal.errors import ConfirmError, InvalidLogError, OptionError
 from sparkwal.events import CurrentRead, emit
 from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import (
@@ -22,15 +22,8 @@ from sparkwal.format.lifecycle_record import (
 )
 from sparkwal.format.merging import union_of
 from sparkwal.format.widening import contradictions, widened
-from sparkwal.lifecycle.delta.fitting import filled_by_delta
-from sparkwal.lifecycle.delta.transaction_log import DeltaLog
-from sparkwal.lifecycle.table import (
-    Snapshots,
-    check_apart,
-    check_history,
-    holds_open_range,
-    snapshot_of,
-)
+from sparkwal.lifecycle.table import Snapshots, check_history, holds_open_range, snapshot_of
+from sparkwal.lifecycle.targets import check_apart
 from sparkwal.lifecycle.tombstones import check_tombstones
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
@@ -290,12 +283,12 @@ def common_columns(plan: CurrentPlan, logs: Mapping[str, LogRange]) -> frozenset
     return frozenset.intersection(*run_parallel(store, columns_of_all, tails))
 
 
-def check_complete(plan: CurrentPlan, table: DeltaLog) -> None:
-    """Refuse newer rows that lack a column that only a write by Delta computes.
+def check_complete(plan: CurrentPlan, computed: Sequence[str]) -> None:
+    """Refuse newer rows that lack a column that only a write to the table computes.
 
     Args:
         plan: what is read.
-        table: the table of the plan.
+        computed: the columns of the table that a write computes.
 
     Raises:
         OptionError: the log has newer rows, and the table has a generated, identity or default
@@ -304,29 +297,13 @@ def check_complete(plan: CurrentPlan, table: DeltaLog) -> None:
     if not plan.newer:
         return
     in_log = {name.lower() for name in schema.columns(plan.spark_schema)}
-    computed = [x for x in filled_by_delta(table.spark_schema) if x.lower() not in in_log]
-    if computed:
+    if lacking := [name for name in computed if name.lower() not in in_log]:
         table_url = plan.target.table if plan.target else "the table"
         raise OptionError(
-            f"Delta computes the column {computed[0]!r} of {table_url} when it writes a row, and "
-            "the log has newer rows: compact the log first, and read the table with Spark, or read "
-            "the two separately"
+            f"only a write computes the column {lacking[0]!r} of {table_url}, and the log has "
+            "newer rows: compact the log first, and read the table with Spark, or read the two "
+            "separately"
         )
-
-
-def schema_of(table: DeltaLog) -> str:
-    """The columns of a table, from its transaction log.
-
-    Raises:
-        OptionError: a column has a type that a log cannot have.
-        TableReadError: the schema is damaged.
-    """
-    try:
-        return schema.read(table.spark_schema.encode())
-    except OptionError:
-        raise
-    except ValueError as error:
-        raise TableReadError(f"the table's schema is damaged: {error}") from None
 
 
 def with_table(spark_schema: str, table_schema: str) -> str:

@@ -18,7 +18,7 @@ from sparkwal.lifecycle.compaction import (
 )
 from sparkwal.lifecycle.cycle import Cycle, KnownLog, noted
 from sparkwal.lifecycle.giving_up import unreadable
-from sparkwal.lifecycle.table import NEWEST, Table, confirmed
+from sparkwal.lifecycle.table import Table, confirmed
 from sparkwal.protocol.chain import Chain
 from sparkwal.protocol.lifecycle_steps import promised
 from sparkwal.protocol.records import first_at_or_after
@@ -165,7 +165,7 @@ def _new_table(
         MovedOn: another process changed the lifecycle first.
     """
     app_id = ranges[0].log_id
-    snapshot = table.snapshot(app_id, NEWEST)
+    snapshot = table.snapshot(app_id, None)
     if snapshot is None:
         url = table.target.table
         raise PlanError(f"{url} was just created and does not exist; run it again")
@@ -178,6 +178,6 @@ def _new_table(
                 "older copy. Name a new table"
             )
     if (tombstones := tombstones_of(table)) is not None:
-        snapshot = replace(snapshot, tombstones=tombstones.snapshot(app_id, NEWEST))
+        snapshot = replace(snapshot, tombstones=tombstones.snapshot(app_id, None))
     in_chain = TableInChain(table.target, app_id, 0, table_id=snapshot.table_id)
     return confirmed(in_chain, snapshot)

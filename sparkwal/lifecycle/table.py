@@ -1,26 +1,29 @@
-"""The interface of a table that a lifecycle fills, and the checks of the table's history.
+"""The interface of a table that a lifecycle fills, in any format, and the checks of its history.
 
-Each commit of a range carries a transaction (log_id, k), and the newest snapshot names the last
-range that it holds.
+A version of a table is a number that the table gives: only the table orders versions. What a
+compaction promises, writes and checks names no format:
+
+- A promise fixes the id of the table, and its version before the range.
+- A write makes the rows of the range and the number k of the range visible together, or neither.
+  The table takes each number (log_id, k) once. The keys that a range deletes go before its rows
+  into the tombstones, in a transaction of their own under the same number.
+- The history answers which ranges came since a version, whether something may have taken rows
+  away, and whether it reaches back to that version.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from sparkwal.errors import ConfirmError, OptionError, PlanError
-from sparkwal.format.keys import sequencers_prefix
-from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Promise, TableInChain, Target
-from sparkwal.options.store import StoreOptions
-from sparkwal.store.base import LogStore
-from sparkwal.store.path import overlap, refuse_credentials, scheme_of
+import pyarrow as pa
 
-# A number above every version of a table.
-NEWEST = 2**63
-# File systems on which Spark and delta-rs keep tables.
-_S3 = ("s3", "s3a", "s3n")
-# Texts that Delta Lake stores as null in a column that a table is partitioned by.
-NULL_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
+from sparkwal.errors import ConfirmError
+from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Promise, TableInChain, Target
+from sparkwal.store.base import LogStore
+
+# Reads these columns of all rows of a version, in no particular order; None for all columns. It
+# raises TableReadError.
+ReadRows = Callable[[Sequence[str] | None], Iterator[pa.RecordBatch]]
 
 
 class TableConflict(Exception):
@@ -32,8 +35,8 @@ class Change:
     """One version of the table, from its history.
 
     Attributes:
-        version: the version's number.
-        operation: the table format's name of the operation, e.g. "WRITE", "RESTORE".
+        version: the version.
+        operation: the format's name of the operation, for people, such as "WRITE".
         log_id, k: the name of the transactions and the range that this version added; "" and 0
             for other commits.
         undoes: it may have removed rows of earlier versions: a restore, an overwrite, a new table.
@@ -42,7 +45,6 @@ class Change:
             unknown. Of a range of several logs, those of the first one.
         ranges: the positions of a range of several logs, by sequencer.
         is_burned: it added no rows, and gave its range up.
-        restores: the version that a RESTORE brings back, if it names it.
     """
 
     version: int
@@ -56,7 +58,6 @@ class Change:
     to: int = 0
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     is_burned: bool = False
-    restores: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,12 @@ class TableState:
     Attributes:
         table_id: the random id of the table.
         version: the snapshot's version.
-        k: the last range of the log that it holds; 0 for none.
-        changes: the versions since the confirmed one, oldest first.
-        complete: `changes` has all of these versions. Otherwise the history begins later.
+        k: the last range of the log whose number the table took; 0 for none. A restore of the
+            table does not lower it.
+        changes: the versions since the one that was asked for, oldest first.
+        complete: `changes` has each of them that counts. Otherwise the history does not reach back
+            to the version that was asked for, or the table does not have it.
+        newer: the number of versions since that one.
         tombstones: the newest snapshot of the table's tombstones, read after it.
     """
 
@@ -77,27 +81,94 @@ class TableState:
     k: int
     changes: tuple[Change, ...]
     complete: bool = True
+    newer: int = 0
     tombstones: "TableState | None" = None
 
 
-class Snapshots(Protocol):
-    """A table that is only read."""
+@dataclass(frozen=True)
+class Held:
+    """What the newest snapshot of a table holds, compared with a former version.
 
-    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+    Attributes:
+        table: the newest snapshot.
+        ranges: the versions that added the ranges of the log that it holds and the former version
+            does not, oldest first. A range that was burned is none.
+        overwrite: the version since the former one that may have replaced all of its rows.
+        unknown: why none of this is known, for people; "" if it is. It is unknown if the table was
+            restored to a version before the former one.
+    """
+
+    table: TableState
+    ranges: tuple[Change, ...] = ()
+    overwrite: Change | None = None
+    unknown: str = ""
+
+
+class Snapshots(Protocol):
+    """A table whose history is read."""
+
+    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
         """Read the newest snapshot.
 
         Args:
             log_id: the name of the transactions whose last range to find.
-            since: include the versions after this one. With NEWEST, `changes` is empty.
-            k: the last range that `since` is confirmed to hold. Then versions that removed no file
-                and added no range may be left out. None: every version counts.
+            since: the version since which changes are wanted; None for no changes.
+            k: the last range that `since` is confirmed to hold. Then versions that took no rows
+                away and added no range may be left out. None: every version counts.
 
         Returns:
             The snapshot, or None if there is no table.
         """
 
 
-class Tombstones(Snapshots, Protocol):
+class ReadTable(Snapshots, Protocol):
+    """A table whose rows a process reads without Spark. It is that of the last `snapshot`."""
+
+    @property
+    def spark_schema(self) -> str:
+        """The columns, with the types of a log.
+
+        Raises:
+            OptionError: a column has a type that a log cannot have.
+            TableReadError: the schema is damaged.
+        """
+
+    @property
+    def computed(self) -> Sequence[str]:
+        """The columns that only a write to the table computes for a row that has no value."""
+
+    def as_stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert rows of the log to the values that the table stores."""
+
+    def rows_at(self, version: int) -> ReadRows:
+        """Open a version of the table.
+
+        Raises:
+            TableReadError: the version does not exist, or is unreadable.
+        """
+
+
+class WrittenTable(Snapshots, Protocol):
+    """A table that takes ranges, or the deleted keys of ranges."""
+
+    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
+        """Find the ranges that the newest snapshot holds, and the version `since` does not.
+
+        Unlike `snapshot`, it takes restores and overwrites into account.
+
+        Args:
+            log_id: the name of the transactions of the ranges.
+            since: the former version.
+            k: the last range that it holds. If the table took later ones, and the history does not
+                reach back to `since`, the ranges are unknown. None: as much of the history as there
+                is counts.
+
+        Returns:
+            What the snapshot holds, or None if there is no table.
+        """
+
+
+class Tombstones(WrittenTable, Protocol):
     """The table that keeps the sequences of the deleted keys of another table."""
 
     def prepare(self) -> None:
@@ -122,7 +193,7 @@ class Tombstones(Snapshots, Protocol):
         """
 
 
-class Table(Snapshots, Protocol):
+class Table(WrittenTable, Protocol):
     """A table that takes ranges of logs, each in one transaction."""
 
     @property
@@ -184,62 +255,14 @@ class Table(Snapshots, Protocol):
         """
 
 
-def check_apart(path: str, target: Target) -> None:
-    """Check that neither of a log and its table is inside the other.
-
-    Raises:
-        OptionError: a VACUUM of the table would delete the log, or a log of a sequencer under
-            `path`.
-    """
-    above, separator, name = path.strip().rstrip("/").rpartition("/" + sequencers_prefix(""))
-    # The path may be that of a sequencer's log: then check the path above it.
-    log = above if separator and "/" not in name else path
-    if target.keeps_tombstones:
-        _, scheme_end, location = target.table.partition("://")
-        if scheme_end and "/" not in location:
-            raise OptionError(
-                f"{target.table} is a whole bucket, and the deleted keys of a table are kept "
-                "beside it: give the table a folder, or tombstoneHorizon=0"
-            )
-        if overlap(log, target.tombstones):
-            raise OptionError(
-                f"{target.tombstones} keeps the deleted keys of the table {target.table}, and the "
-                f"log {path} is there: name another table"
-            )
-    if overlap(log, target.table):
-        raise OptionError(
-            f"of the log {path} and the table {target.table} one is inside the other, and a VACUUM "
-            "of the table would delete the log: give the table a folder beside the log"
-        )
-
-
-def check_place(table: str, options: StoreOptions) -> None:
-    """Check a table that only the log names, before it is opened with this process's rights.
-
-    Raises:
-        OptionError: it may hold a secret, or it is on another store than the log and the options
-            do not name it: a reader would connect to any server that the log names.
-    """
-    refuse_credentials(table, "the table's URL in the log")
-    scheme, of_log = scheme_of(table), scheme_of(options.path)
-    is_same = scheme == of_log or (scheme in _S3 and of_log in _S3)
-    named = [each.strip().rstrip("/") for each in (options.table_location or "").split(",")]
-    if not table.isprintable() or not (is_same or table.rstrip("/") in named):
-        raise OptionError(
-            f"the log names the table {table[:200]!r}, which is on another store than the log. "
-            "Whoever writes the log could name any server, so a reader opens this table only with "
-            "the option tableLocation: give it the URL of the table"
-        )
-
-
 def snapshot_of(promise: Promise, table: Snapshots) -> TableState | None:
     """Read the newest snapshot, with the versions since the confirmed one that count.
 
-    In an append table, only a version that removed files can take rows of the log away. A MERGE
-    removes files too, and a RESTORE may bring back only those: then replaced and deleted rows
-    return, and no file is removed. So in such a table every version counts.
+    In an append table, only a version that takes rows away can harm the log's rows. In a MERGE
+    table also one that brings replaced or deleted rows back, and takes none away. So in such a
+    table every version counts.
     """
-    # §10: files that return count in a MERGE table
+    # §10: rows that return count in a MERGE table
     k = None if promise.target.mode == MERGE else promise.confirmed_k
     return table.snapshot(promise.table.app_id, promise.table.table_version, k)
 
@@ -247,9 +270,9 @@ def snapshot_of(promise: Promise, table: Snapshots) -> TableState | None:
 def check_history(promise: Promise, table: TableState | None) -> None:
     """Check that the table still holds all rows that the lifecycle has confirmed.
 
-    A transaction survives a RESTORE of the table, so its number proves nothing. So no version since
-    the confirmed one may have removed rows. And only the open range may have been added since then,
-    once, if the table's transaction is that of the open range.
+    The number of a range survives a restore of the table, so it proves nothing. So no version
+    since the confirmed one may have removed rows. And only the open range may have been added since
+    then, once, if the last range whose number the table took is the open one.
 
     Raises:
         ConfirmError: the table may have lost rows, or holds others of the log.
@@ -269,7 +292,7 @@ def check_history(promise: Promise, table: TableState | None) -> None:
         )
     held = f"confirmed to hold the log up to {_positions(promise, 'cut')}"
     before = f"version {in_chain.table_version}, {held}"
-    if not table.complete or table.version < in_chain.table_version:
+    if not table.complete:
         raise ConfirmError(
             f"the history of {name} does not reach back to {before}: rows may have been removed "
             "since. Compare the table's rows with yours; if none is missing, continue with "
@@ -365,7 +388,7 @@ def confirmed(table: TableInChain, snapshot: TableState) -> TableInChain:
 def way_back(promise: Promise) -> str:
     """For people: the steps that bring the table back to the confirmed rows."""
     return (
-        f"RESTORE it to version {promise.table.table_version}, or overwrite it with the log's rows "
+        f"Restore it to version {promise.table.table_version}, or overwrite it with the log's rows "
         f"below position {_positions(promise, 'cut')} and none from there on; then continue with "
         "--accept-table"
     )
@@ -378,30 +401,3 @@ def _positions(promise: Promise, name: str) -> str:
         return next(iter(positions.values()))
     first = [f"{position} (sequencer {log})" for log, position in positions.items()][:3]
     return ", ".join(first) + (", …" if len(positions) > 3 else "")
-
-
-def check_same_target(target: Target, fixed: Target) -> None:
-    """Check that a run has the target that the first intent fixed.
-
-    Raises:
-        PlanError: it has another.
-    """
-    values = vars(target)
-    if differences := [
-        f"{name}: {_flag_text(value)} first, {_flag_text(values[name])} now"
-        for name, value in vars(fixed).items()
-        if values[name] != value
-    ]:
-        raise PlanError(
-            "the first run of this log's compaction fixed its target: "
-            f"{'; '.join(differences)}. Use the first target, or begin a new log"
-        )
-
-
-def _flag_text(value: int | str | tuple[str | tuple[str, str], ...]) -> str:
-    """A value of a target, as the job's flag takes it."""
-    if isinstance(value, int):
-        return str(value)
-    parts = (value,) if isinstance(value, str) else value
-    texts = [part if isinstance(part, str) else "=".join(part) for part in parts]
-    return ", ".join(texts) or "none"

@@ -1,4 +1,4 @@
-"""The tombstones of a table: the sequence of each deleted key, in a Delta table beside it.
+"""The tombstones of a table: the sequence of each deleted key, in a table of its format beside it.
 
 A MERGE removes the row of a deleted key, and with it the sequence of the delete. An older row that
 arrives in a later range would bring the key back. So compaction writes the keys that a range
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sparkwal.errors import ConfirmError, PlanError
 from sparkwal.format.lifecycle_record import Promise, Target
-from sparkwal.lifecycle.table import TableState, Tombstones
+from sparkwal.lifecycle.table import Held, TableState, Tombstones
 
 # Columns of the tombstones, besides the keys; no column of a log has such a name.
 SEQUENCE = "_wal_sequence"
@@ -42,7 +42,7 @@ def check_tombstones(
             f"{url}, which keeps the deleted keys of {table}, was dropped and recreated: it is "
             f"table {snapshot.table_id}, and was {promise.table.tombstones_id}",
         )
-    if not snapshot.complete or snapshot.version < promise.table.tombstones_version:
+    if not snapshot.complete:
         before = f"version {promise.table.tombstones_version}, the last confirmed one"
         raise _missing(promise, f"the history of {url} does not reach back to {before}")
     # SAFETY(tombstones-undo-nothing) §10: no version of the tombstones since the confirmed one may
@@ -83,14 +83,14 @@ def accept_tombstones(
     Raises:
         PlanError: they belong to another table, or their history contradicts the chain.
     """
-    snapshot = tombstones.snapshot(promise.table.app_id, promise.table.tombstones_version)
+    held = tombstones.held(promise.table.app_id, promise.table.tombstones_version)
     tombstones.prepare()
-    if snapshot is not None and snapshot.table_id == promise.table.tombstones_id:
-        _check_accepted(promise, snapshot)
+    if held is not None and held.table.table_id == promise.table.tombstones_id:
+        _check_accepted(promise, held)
     now = tombstones.snapshot(promise.table.app_id, promise.table.tombstones_version)
     assert now is not None
     # SAFETY(tombstones-again) §10: if accepted tombstones have the transaction of the open range,
-    # its keys are written again: a RESTORE may have removed them
+    # its keys are written again: a restore may have removed them
     if promise.is_open and (is_range_written or now.k >= k):
         table = promise.table if is_range_written else replace(promise.table, k=k)
         tombstones.write(replace(promise, table=table), is_repeated=True)
@@ -100,28 +100,19 @@ def accept_tombstones(
     return now
 
 
-def _check_accepted(promise: Promise, snapshot: TableState) -> None:
+def _check_accepted(promise: Promise, held: Held) -> None:
     """Compare the history of the tombstones with the chain.
 
     Raises:
         PlanError: they hold less than at their confirmed version, or a range that the chain lacks.
     """
     url, confirmed = promise.target.tombstones, promise.table.tombstones_version
-    ranges: set[int] | None = set()
-    at: dict[int | None, set[int] | None] = {confirmed: ranges}
-    why = ""
-    for change in snapshot.changes:
-        if change.restores in at:
-            ranges = at[change.restores]
-        elif change.undoes:
-            ranges = None
-            why = f"version {change.version} is a {change.operation}"
-        elif change.log_id == promise.table.app_id and change.k and ranges is not None:
-            ranges = {*ranges, change.k}
-        at[change.version] = ranges
-    if ranges is None:
+    why = held.unknown
+    if held.overwrite is not None:
+        why = f"version {held.overwrite.version} is a {held.overwrite.operation}"
+    if why:
         raise PlanError(f"{url} may hold less than its version {confirmed}: {why}. {_way(promise)}")
-    if unknown := sorted(k for k in ranges if k > promise.table.k):
+    if unknown := sorted({each.k for each in held.ranges if each.k > promise.table.k}):
         raise PlanError(f"{url} holds ranges {unknown}, which the chain lacks. {_way(promise)}")
 
 
@@ -131,7 +122,7 @@ def _missing(promise: Promise, why: str) -> ConfirmError:
 
 def _way(promise: Promise) -> str:
     return (
-        f"RESTORE {promise.target.tombstones} to version {promise.table.tombstones_version}, or "
+        f"Restore {promise.target.tombstones} to version {promise.table.tombstones_version}, or "
         "delete its folder, which forgets the keys that were deleted so far; then continue with "
         "--accept-table"
     )

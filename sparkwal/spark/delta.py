@@ -25,6 +25,7 @@ from sparkwal.format.lifecycle_record import (
 from sparkwal.format.schema import columns, normalize, quoted
 from sparkwal.format.widening import widened
 from sparkwal.lifecycle.delta.fitting import (
+    NULL_PARTITIONS,
     adds_columns,
     filled_by_delta,
     log_problems,
@@ -33,7 +34,7 @@ from sparkwal.lifecycle.delta.fitting import (
 )
 from sparkwal.lifecycle.delta.row_rules import row_rules
 from sparkwal.lifecycle.merging.partial_rows import partial_columns
-from sparkwal.lifecycle.table import NEWEST, NULL_PARTITIONS, TableState, Tombstones
+from sparkwal.lifecycle.table import Held, TableState, Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -53,10 +54,10 @@ from sparkwal.spark.delta_writing import (
     delta_tables,
     explained,
     isolated_session,
-    newest_snapshot,
     range_name,
     range_session,
     refused,
+    updated,
 )
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.keyed_rows import merged_partial_rows, winning_rows
@@ -213,7 +214,7 @@ class SparkDeltaTable:
         target = self.target
         version = NO_TABLE_VERSION
         if self.tombstones is not None:
-            tombstones = self.tombstones.snapshot(promise.table.app_id, NEWEST)
+            tombstones = self.tombstones.snapshot(promise.table.app_id, None)
             version = NO_TABLE_VERSION if tombstones is None else tombstones.version
         rows = self._source(session, promise, version)
         if target.delete_when:
@@ -223,9 +224,15 @@ class SparkDeltaTable:
         others = [name for name in lacking if name.lower() not in own]
         return replacing_rows(rows, table, target, others)
 
-    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
         """The newest snapshot of the table, as `Snapshots.snapshot`."""
-        return newest_snapshot(self._log, log_id, since, k)
+        with updated(self._log):
+            return self._log.snapshot(log_id, since, k)
+
+    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
+        """The ranges that the newest snapshot holds, as `WrittenTable.held`."""
+        with updated(self._log):
+            return self._log.held(log_id, since, k)
 
     def burn(self, promise: Promise) -> None:
         """Commit the transaction of an intent without its rows, as `Table.burn`."""
@@ -274,7 +281,8 @@ class SparkDeltaTable:
             raise refused(self.target.table, promise, problem)
         stored = as_stored(rows, columns(in_table), self._log.partitioned)
         time = COMMIT_TIME if COMMIT_TIME in hidden else ""
-        partial = partial_columns(self.target, read.common, read.spark_schema, in_table)
+        kept = columns(in_table).keys() - {*filled_by_delta(in_table)}
+        partial = partial_columns(self.target, read.common, read.spark_schema, kept)
         self._read = promise, _RangeRows(stored, time, partial)
         return self._read[1]
 
@@ -299,20 +307,22 @@ class SparkDeltaTable:
     ) -> DataFrame:
         """One row for each key of the open range, without those that tombstones outlive."""
         of = self._rows(session, promise)
+        tombstones: DataFrame | None = None
+        if tombstones_version != NO_TABLE_VERSION:
+            reader = session.read.format("delta").option("versionAsOf", tombstones_version)
+            tombstones = reader.load(spark_path(self.target.tombstones))
         if of.partial:
             return merged_partial_rows(
                 of.rows,
                 self.target,
                 session.read.format("delta").load(self._path),
                 of.partial,
-                tombstones_version=tombstones_version,
+                tombstones=tombstones,
                 is_own=True,
                 time=of.time,
             )
         winners = self._winners(session, promise)
-        if tombstones_version == NO_TABLE_VERSION:
-            return winners
-        return without_late(winners, session, self.target, tombstones_version)
+        return winners if tombstones is None else without_late(winners, tombstones, self.target)
 
     def _forget_range(self) -> None:
         self._read = None

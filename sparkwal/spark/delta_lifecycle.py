@@ -12,7 +12,8 @@ from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.new_segments import SegmentMaker
 from sparkwal.lifecycle.policy import LifecycleOptions
-from sparkwal.lifecycle.table import Table, check_apart
+from sparkwal.lifecycle.table import Table
+from sparkwal.lifecycle.targets import check_apart
 from sparkwal.lifecycle.tombstones import with_tombstones
 from sparkwal.options.keywords import LifecycleKeywords
 from sparkwal.options.open import open_log

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sparkwal.errors import ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import Promise
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
-from sparkwal.lifecycle.table import TableConflict, TableState, named_range
+from sparkwal.lifecycle.table import TableConflict, named_range
 from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
 from sparkwal.spark.registering import register_once
 
@@ -96,15 +96,16 @@ def refused(table: str, promise: Promise, why: str) -> WriteError:
     )
 
 
-def newest_snapshot(log: DeltaLog, log_id: str, since: int, k: int | None) -> TableState | None:
-    """Read the newest version of a table that is written. See `Snapshots.snapshot`.
+@contextmanager
+def updated(log: DeltaLog) -> Iterator[None]:
+    """Read the newest versions of a table that is written.
 
     Raises:
         WriteError: the table's log is unreadable.
     """
     try:
         log.update()
-        return log.snapshot(log_id, since, k)
+        yield
     except TableReadError as error:
         raise WriteError(str(error)) from error
 

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Target
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.format.schema import quoted
 from sparkwal.reading.metadata import COLUMNS, check_reserved, name_text
 from sparkwal.spark.conditions import deletes
@@ -60,7 +60,7 @@ def merged_partial_rows(
     table: DataFrame,
     partial: Collection[str],
     *,
-    tombstones_version: int = NO_TABLE_VERSION,
+    tombstones: DataFrame | None = None,
     is_own: bool = False,
     time: str = "",
 ) -> DataFrame:
@@ -74,7 +74,7 @@ def merged_partial_rows(
         table: the table's rows.
         partial: the columns that not all records have, in lower case. Those of the table are
             added.
-        tombstones_version: the version of the tombstones; NO_TABLE_VERSION if all rows count.
+        tombstones: as for `without_late`; None if all rows count.
         is_own: as for `winning_rows`.
         time: as for `winning_rows`.
 
@@ -97,8 +97,8 @@ def merged_partial_rows(
     by_key = Window.partitionBy(*keys).orderBy(*order)
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     if target.sequence_by:
-        if tombstones_version != NO_TABLE_VERSION:
-            numbered = without_late(numbered, rows.sparkSession, target, tombstones_version)
+        if tombstones is not None:
+            numbered = without_late(numbered, tombstones, target)
         numbered = _without_older(numbered, table, target)
         # In a struct a null is less than any value.
         sequence = F.struct(F.col(quoted(target.sequence_by)))

@@ -21,13 +21,11 @@ from sparkwal.lifecycle.current import (
     check_complete,
     plan_current,
     refuse_parts,
-    schema_of,
     with_table,
 )
-from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.merging.keyed import resolve
 from sparkwal.lifecycle.merging.partial_rows import partial_columns
-from sparkwal.lifecycle.table import check_place
+from sparkwal.lifecycle.targets import check_place
 from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -37,8 +35,7 @@ from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, check_reserved, with
 from sparkwal.reading.planning import PlannedRead, plan_ranges
 from sparkwal.reading.sequencers import all_logs
 from sparkwal.spark.datasource import PLANNED
-from sparkwal.spark.delta import as_stored
-from sparkwal.spark.delta_files import delta_log, spark_path
+from sparkwal.spark.delta_reader import SparkDeltaReader
 from sparkwal.spark.delta_writing import isolated_session
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.keyed_rows import merged_partial_rows, same_keys, winning_rows
@@ -118,19 +115,12 @@ def read_current(
     root = open_log(settings, fail_fast=True)
     names = all_logs(root) if settings.sequencers else [settings.sequencer]
     logs = {name: LogRange(settings, name, root) for name in names}
-    opened: dict[str, DeltaLog] = {}
+    opened: dict[str, SparkDeltaReader] = {}
 
-    def open_table(target: Target) -> DeltaLog:
-        if getattr(spark, "_jsparkSession", None) is None:
-            raise OptionError(
-                "a session of Spark Connect has no access to a table's transaction log: use a "
-                "classic session, or sparkwal.Log(path).current()"
-            )
+    def open_table(target: Target) -> SparkDeltaReader:
         check_place(target.table, settings)
-        table = delta_log(spark, target.table)
-        table.update()
-        opened[target.table] = table
-        return table
+        opened[target.table] = SparkDeltaReader(spark, target.table)
+        return opened[target.table]
 
     plan = plan_current([*logs.values()], open_table)
     if plan.target is not None:
@@ -141,8 +131,7 @@ def read_current(
     if plan.newer:
         newer = _planned(session, plan, logs, {**options, "path": settings.path})
     if plan.target is not None:
-        table = opened[plan.target.table]
-        rows = _with_table(spark, plan, table, newer, has_condition=delete_when is not None)
+        rows = _with_table(spark, plan, opened, newer, has_condition=delete_when is not None)
     elif newer is not None:
         rows = newer.rows
     else:
@@ -213,23 +202,23 @@ def _check_condition(target: Target, delete_when: str | None) -> None:
 def _with_table(
     spark: SparkSession,
     plan: CurrentPlan,
-    delta: DeltaLog,
+    opened: Mapping[str, SparkDeltaReader],
     newer: _Newer | None,
     *,
     has_condition: bool,
 ) -> DataFrame:
     assert plan.target is not None
     target = plan.target
-    check_complete(plan, delta)
-    # Read the schema from the transaction log before Spark opens the table, and so refuse
-    # user-defined types: a DataFrame would load the classes that they name.
-    in_table = schema_of(delta)
-    reader = spark.read.format("delta").option("versionAsOf", plan.table_version)
-    table = reader.load(spark_path(target.table))
+    reader = opened[target.table]
+    check_complete(plan, reader.computed)
+    # Read the schema before Spark opens the table, and so refuse user-defined types: a DataFrame
+    # would load the classes that they name.
+    in_table = reader.spark_schema
+    table = reader.rows_at(spark, plan.table_version)
     all_columns = StructType.fromJson(json.loads(with_table(plan.spark_schema, in_table)))
     if newer is None:
         return _with_columns(table, all_columns)
-    rows = as_stored(newer.rows, schema.columns(in_table), delta.partitioned)
+    rows = reader.as_stored(newer.rows)
     # The table comes first: the result of a union belongs to its session, which is the user's.
     if target.mode != MERGE:
         return _with_columns(table, all_columns).union(_with_columns(rows, all_columns))
@@ -237,21 +226,26 @@ def _with_table(
     keys = resolve(target.keys, rows.columns)
     by = resolve([target.sequence_by], rows.columns)[0] if target.sequence_by else ""
     target = replace(target, keys=tuple(keys), sequence_by=by)
-    partial = partial_columns(target, newer.read.common, plan.spark_schema, in_table)
+    of_table = schema.columns(in_table)
+    partial = partial_columns(target, newer.read.common, plan.spark_schema, of_table)
+    tombstones: DataFrame | None = None
+    if plan.tombstones_version != NO_TABLE_VERSION:
+        of_keys = opened[target.tombstones]
+        tombstones = of_keys.rows_at(rows.sparkSession, plan.tombstones_version)
     if partial:
         last = merged_partial_rows(
             rows,
             target,
             table,
             partial,
-            tombstones_version=plan.tombstones_version,
+            tombstones=tombstones,
             is_own=has_condition,
             time=newer.time,
         )
     else:
         last = winning_rows(rows, target, is_own=has_condition, time=newer.time)
-        if plan.tombstones_version != NO_TABLE_VERSION:
-            last = without_late(last, last.sparkSession, target, plan.tombstones_version)
+        if tombstones is not None:
+            last = without_late(last, tombstones, target)
     deletes = F.col(DELETES) if target.delete_when else F.lit(False)
     # The broadcast below is right only if each row of the log replaces the table's row.
     if by or newer.read.bytes > BROADCAST_BYTES:

@@ -15,7 +15,7 @@ from sparkwal.format.schema import columns, quoted
 from sparkwal.lifecycle.delta.fitting import type_problems
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.merging.keyed import resolve
-from sparkwal.lifecycle.table import TableState
+from sparkwal.lifecycle.table import Held, TableState
 from sparkwal.lifecycle.tombstones import DELETED_AT, OWNER, SEQUENCE
 from sparkwal.spark.delta_files import FORGETS, delta_log, spark_path, table_lock
 from sparkwal.spark.delta_writing import (
@@ -23,8 +23,8 @@ from sparkwal.spark.delta_writing import (
     delta_tables,
     explained,
     isolated_session,
-    newest_snapshot,
     range_session,
+    updated,
 )
 from sparkwal.spark.readable import one_line
 
@@ -39,28 +39,23 @@ _VECTORS = "delta.enableDeletionVectors"
 Winners = Callable[[SparkSession, Promise], DataFrame]
 
 
-def without_late(
-    winners: DataFrame, session: SparkSession, target: Target, version: int
-) -> DataFrame:
+def without_late(winners: DataFrame, tombstones: DataFrame, target: Target) -> DataFrame:
     """The rows that win, without those that are older than the tombstone of their key.
 
     A delete is kept: the table may hold an older row of its key.
 
     Args:
         winners: one row for each key, with the column DELETES.
-        session: the session of these rows.
+        tombstones: those of a version, in the session of these rows.
         target: how the rows go into the table.
-        version: the version of the tombstones.
     """
-    reader = session.read.format("delta").option("versionAsOf", version)
-    tombstones = reader.load(spark_path(target.tombstones)).alias("d")
     by = F.col(f"s.{quoted(target.sequence_by)}")
     # In Spark NaN is greater than any other value.
     is_late = by.isNull() | (F.col(f"d.{SEQUENCE}") > by)
     same = (F.col(f"s.{quoted(key)}").eqNullSafe(F.col(f"d.{quoted(key)}")) for key in target.keys)
     # §10: a row that is older than the tombstone of its key is dropped
     dropped = reduce(Column.__and__, same, ~F.col(f"s.{DELETES}") & is_late)
-    return winners.alias("s").join(tombstones, dropped, "left_anti")
+    return winners.alias("s").join(tombstones.alias("d"), dropped, "left_anti")
 
 
 class SparkTombstones:
@@ -84,9 +79,15 @@ class SparkTombstones:
         self._path = spark_path(target.tombstones)
         self._log = delta_log(self._session, target.tombstones)
 
-    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
         """Read the newest version. See `Snapshots.snapshot`."""
-        return newest_snapshot(self._log, log_id, since, k)
+        with updated(self._log):
+            return self._log.snapshot(log_id, since, k)
+
+    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
+        """Find the ranges that the newest version holds. See `WrittenTable.held`."""
+        with updated(self._log):
+            return self._log.held(log_id, since, k)
 
     def prepare(self) -> None:
         """Make the table if there is none. See `Tombstones.prepare`."""

@@ -67,7 +67,7 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
             "reading.replaying.Replay",
             "reading.replaying.Entry",
             "reading.replaying.Stop",
-            "lifecycle.delta.snapshot.Current",
+            "lifecycle.current_rows.Current",
         ],
     ),
     "Appender": (

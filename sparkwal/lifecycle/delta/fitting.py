@@ -9,11 +9,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sparkwal.errors import OptionError, TableReadError
 from sparkwal.format.lifecycle_record import MERGE, Target
-from sparkwal.format.schema import columns, inside, normalize, quoted, type_name
+from sparkwal.format.schema import columns, inside, normalize, quoted, read, type_name
 from sparkwal.format.widening import contradictions, holds
 
 APPEND_ONLY = "delta.appendOnly"
+# Texts that Delta Lake stores as null in a column that a table is partitioned by.
+NULL_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
 # Keys in the metadata of a Delta column. Delta fills these columns where a row has no value.
 GENERATED = "delta.generationExpression"
 _IDENTITY = "delta.identity.start"
@@ -177,6 +180,24 @@ def filled_by_delta(table_schema: str) -> list[str]:
     """List the columns of a table that Delta computes: generated, identity and default columns."""
     fields = json.loads(table_schema)["fields"]
     return [x["name"] for x in fields if is_filled_by_delta(x.get("metadata") or {})]
+
+
+def log_schema(table_schema: str) -> str:
+    """The columns of a table, with the types of a log.
+
+    Args:
+        table_schema: the table's columns with their metadata, as Delta keeps them.
+
+    Raises:
+        OptionError: a column has a type that a log cannot have.
+        TableReadError: the schema is damaged.
+    """
+    try:
+        return read(table_schema.encode())
+    except OptionError:
+        raise
+    except ValueError as error:
+        raise TableReadError(f"the table's schema is damaged: {error}") from None
 
 
 def normal_type(field: Mapping[str, Any]) -> Any:

@@ -1,7 +1,6 @@
 """Reads the transaction log of a Delta table as plain files: JSON commits and checkpoints."""
 
 import io
-import json
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,8 @@ import pyarrow as pa
 from sparkwal.errors import TableReadError
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION
 from sparkwal.format.limits import json_in
-from sparkwal.lifecycle.table import Change, TableState
+from sparkwal.lifecycle.delta.history import DeltaChange, change, held
+from sparkwal.lifecycle.table import Held, TableState
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.store.threads import run_in_thread
 
@@ -77,7 +77,7 @@ class Commit:
 
     fingerprint: int
     timestamp_ms: int
-    change: Change
+    change: DeltaChange
     removed: frozenset[Removed]
     actions: tuple[Mapping[str, Any], ...]
 
@@ -157,10 +157,12 @@ class DeltaLog:
                 f"{' '.join(str(error).split())[:200]}"
             ) from error
 
-    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """The snapshot of the last `update`, as `Table.snapshot`."""
+    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
+        """The snapshot of the last `update`, as `Snapshots.snapshot`."""
         if self.version == NO_TABLE_VERSION:
             return None
+        if since is None:
+            since = self.version
         versions = [*range(since + 1, self.version + 1)]
         with self._read_errors():
             if self._start_txns.get(log_id, 0) == k and self._start - since > _FEW:
@@ -176,8 +178,21 @@ class DeltaLog:
             version=self.version,
             k=self._txns.get(log_id, 0),
             changes=changes,
-            complete=len(changes) == len(versions),
+            complete=since <= self.version and len(changes) == len(versions),
+            newer=max(self.version - since, 0),
         )
+
+    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
+        """What the version of the last `update` holds, as `WrittenTable.held`."""
+        table = self.snapshot(log_id, since)
+        if table is None:
+            return None
+        # `since` itself may be a RESTORE.
+        versions = range(max(since, 0), self.version + 1)
+        with self._read_errors():
+            self._fetch(versions[:1])
+        changes = [self._commits[n].change for n in versions if n in self._commits]
+        return held(table, changes, log_id, since, k)
 
     def _versions_that_may_undo(self, since: int, versions: list[int]) -> list[int]:
         """Select the versions after `since` that may have removed rows.
@@ -357,67 +372,6 @@ def _removed(action: Mapping[str, Any]) -> Removed:
     name = f"{vector.get('storageType')}{vector.get('pathOrInlineDv')}{vector.get('offset')}"
     # A removal without a time may have happened at any time.
     return action["path"], name, action.get("deletionTimestamp") or 2**63
-
-
-def change(version: int, info: Mapping[str, Any] | None) -> Change:
-    """Describe one version of the table by the commitInfo of its writer.
-
-    Args:
-        version: the version.
-        info: the commitInfo, or None if the commit has none.
-    """
-    if info is None:
-        # Without a commitInfo, the commit may have done anything.
-        return Change(version, "version without a commitInfo", undoes=True)
-    operation = str(info.get("operation", ""))
-    words = operation.upper()
-    parameters = info.get("operationParameters") or {}
-    metrics = info.get("operationMetrics") or {}
-    # Version 0 creates the table, so it cannot remove rows.
-    undoes = version > 0 and (
-        words.startswith(("RESTORE", "CREATE TABLE", "CLONE", "TRUNCATE", "CONVERT"))
-        or "REPLACE TABLE" in words
-        or str(parameters.get("mode", "")).lower() == "overwrite"
-        or str(parameters.get("outputMode", "")).lower() == "complete"
-        or any(parameters.get(name) for name in ("replaceOnCond", "replaceUsingCols"))
-    )
-    restored = str(parameters.get("version")).strip('"') if words.startswith("RESTORE") else ""
-    return Change(
-        version,
-        operation,
-        undoes=undoes,
-        # The first metric is of a write, the second of a merge.
-        rows=_metric(metrics, "numOutputRows" if operation == "WRITE" else "numSourceRows"),
-        bytes=_metric(metrics, "numOutputBytes", "numTargetBytesAdded"),
-        restores=int(restored) if restored.isdecimal() else None,
-        **_range_of(info.get("userMetadata")),
-    )
-
-
-def _metric(metrics: Mapping[str, Any], *names: str) -> int | None:
-    """The first of these metrics that is a number."""
-    texts = (str(metrics[name]) for name in names if name in metrics)
-    return next((int(text) for text in texts if text.isdecimal()), None)
-
-
-def _range_of(user_metadata: object) -> dict[str, Any]:
-    """The fields of a `Change` about the range that a version added, from its userMetadata."""
-    try:
-        match json.loads(str(user_metadata)):
-            case {"log_id": str(log_id), "k": int(k), "cut": int(cut), "to": int(to), **more}:
-                ranges = {str(name): (int(a), int(b)) for name, (a, b) in _ranges(more)}
-                named = {"log_id": log_id, "k": k, "cut": cut, "to": to, "ranges": ranges}
-                return {**named, "is_burned": more.get("is_burned") is True}
-            case {"log_id": str(log_id), "k": int(k)}:
-                return {"log_id": log_id, "k": k}
-    except (ValueError, TypeError, RecursionError):
-        pass
-    return {}
-
-
-def _ranges(more: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
-    ranges = more.get("ranges")
-    return ranges.items() if isinstance(ranges, dict) else ()
 
 
 def newest_checkpoint(names: Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ keeps the value of the row before it of the same key, in the log or in the table
 was deleted. So a range gives the same rows as one range for each of its rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.format.schema import columns
-from sparkwal.lifecycle.delta.fitting import filled_by_delta
 from sparkwal.lifecycle.merging.keyed import KeyIndex, is_later, sorted_by, winners
 from sparkwal.reading.metadata import COLUMNS, name_text
 from sparkwal.reading.planning import folded_names
@@ -38,7 +37,7 @@ class _Merged:
 
 
 def partial_columns(
-    target: Target, common: frozenset[str], spark_schema: str, table_schema: str
+    target: Target, common: frozenset[str], spark_schema: str, in_table: Iterable[str]
 ) -> frozenset[str]:
     """Find the columns that not all records of a range have.
 
@@ -46,16 +45,15 @@ def partial_columns(
         target: how the rows go into the table.
         common: the columns that all records have, in lower case.
         spark_schema: all columns of the logs.
-        table_schema: the columns of the table. Those that Delta does not compute count if a row may
-            delete another: nothing of the deleted row is kept.
+        in_table: the columns of the table that it does not compute. They count if a row may delete
+            another: nothing of the deleted row is kept.
 
     Returns:
         Their names in lower case.
     """
     names = folded_names(columns(spark_schema))
     if target.delete_when:
-        computed = folded_names(filled_by_delta(table_schema))
-        names |= folded_names(columns(table_schema)) - computed
+        names |= folded_names(in_table)
     return names - common
 
 

@@ -1,7 +1,4 @@
-"""Reads a log's table and the newer rows of the log as one, without Spark.
-
-sparkwal itself reads the transaction log of the Delta table, and delta-rs reads the table's rows.
-"""
+"""Reads a log's table and the newer rows of the log as one, without Spark."""
 
 from __future__ import annotations
 
@@ -13,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkwal.errors import (
-    ConfirmError,
-    OptionError,
-    PlanError,
-    TableReadError,
-    install_extra,
-    require_library,
-)
+from sparkwal.errors import OptionError, require_library
 from sparkwal.format import schema
 from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Target
@@ -30,22 +20,15 @@ from sparkwal.lifecycle.current import (
     common_columns,
     plan_current,
     refuse_parts,
-    schema_of,
     with_table,
 )
-from sparkwal.lifecycle.delta.files import (
-    delta_log,
-    storage_options,
-    table_errors,
-    url_of,
-)
-from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.merging.keyed import holds, merged, older_rows, resolve, winners
 from sparkwal.lifecycle.merging.partial_rows import merge_partial, partial_columns
-from sparkwal.lifecycle.table import NULL_PARTITIONS, TableState, check_place
+from sparkwal.lifecycle.opening import open_table
+from sparkwal.lifecycle.table import ReadRows, ReadTable
 from sparkwal.lifecycle.tombstones import SEQUENCE
 from sparkwal.options.reading import SourceOptions
-from sparkwal.options.store import StoreOptions, refuse
+from sparkwal.options.store import refuse
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, selected
@@ -61,52 +44,6 @@ _SHORT_TAIL = 16
 _TAILS_AT_ONCE = 4
 
 
-class NewestLake:
-    """A `Table` that is only read, without a JVM."""
-
-    # Only a compaction and a reader of newer rows need them.
-    tombstones = None
-
-    def __init__(self, target: Target, options: StoreOptions) -> None:
-        check_place(target.table, options)
-        self.target = target
-        self._log = delta_log(target.table, options)
-
-    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        """Read the newest version of the table. See `Table.snapshot`."""
-        try:
-            self._log.update()
-            return self._log.snapshot(log_id, since, k)
-        except TableReadError as error:
-            raise ConfirmError(str(error)) from error
-
-    def prepare(self, *_: object, **__: object) -> None:
-        """Refuse, because only Spark writes a table.
-
-        Raises:
-            PlanError: always.
-        """
-        raise PlanError(f"{self.target.table} is opened without Spark, and only Spark can write it")
-
-    write = burn = check_rows = prepare
-
-
-def as_stored(batch: pa.RecordBatch, partitioned: Sequence[str]) -> pa.RecordBatch:
-    """Convert rows of the log to the values that the table stores.
-
-    In a column that partitions the table, texts that Delta Lake stores as null become null.
-    """
-    partition_columns = {name.lower() for name in partitioned}
-    for number, field in enumerate(batch.schema):
-        is_text = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
-        if is_text and field.name.lower() in partition_columns:
-            column = batch.column(number)
-            stored_as_null = pc.is_in(column, value_set=pa.array(NULL_PARTITIONS).cast(field.type))
-            column = pc.if_else(stored_as_null, pa.scalar(None, field.type), column)
-            batch = batch.set_column(number, field, column)
-    return batch
-
-
 class Current:
     """One version of a log's table and the newer rows of the log, as `Log.current` returns it.
 
@@ -116,7 +53,7 @@ class Current:
     Args:
         logs: the open logs, by sequencer.
         options: the options of reading.
-        table_options: delta-rs' storage options, instead of the log's.
+        table_options: the options of the table's store, instead of the log's.
 
     Attributes:
         table: the table's URL, or None.
@@ -139,39 +76,29 @@ class Current:
     ) -> None:
         refuse_parts(options)
         refuse(options, "is for scan() and for Spark's reads", "lease")
-        opened: dict[str, DeltaLog] = {}
+        opened: dict[str, ReadTable] = {}
 
-        def open_table(target: Target) -> DeltaLog:
-            check_place(target.table, options)
-            table = delta_log(target.table, options, table_options)
-            table.update()
-            opened[target.table] = table
-            return table
+        def opening(target: Target) -> ReadTable:
+            opened[target.table] = open_table(target, options, table_options)
+            return opened[target.table]
 
         ranges = [LogRange(options, name, log) for name, log in logs.items()]
-        plan = plan_current(ranges, open_table)
+        plan = plan_current(ranges, opening)
+        self._opened = opened
         self._plan = plan
         self._ranges = {log.name: log for log in ranges}
         self._options = options
-        self._storage = storage_options(options.s3, table_options)
         self.table = plan.target.table if plan.target else None
         self.table_version = plan.table_version if plan.target else None
         self.positions = plan.positions
-        self._partitioned: Sequence[str] = ()
         spark_schema = plan.spark_schema
         if self.table is not None:
             table = opened[self.table]
-            self._partitioned = table.partitioned
-            check_complete(plan, table)
-            in_table = schema_of(table)
+            check_complete(plan, table.computed)
+            in_table = table.spark_schema
             self._in_table = schema.columns(in_table)
-            self._table_schema = table.spark_schema
             spark_schema = with_table(spark_schema, in_table)
-            require_library("deltalake", install_extra("lake"))
-            from deltalake import DeltaTable
-
-            with table_errors(self.table, self._storage):
-                self._delta = DeltaTable(url_of(self.table), self.table_version, self._storage)
+            self._read_table: ReadRows = table.rows_at(plan.table_version)
         self.schema: pa.Schema = schema.to_arrow(spark_schema)
 
     @property
@@ -256,12 +183,10 @@ class Current:
         """
         wanted = {name.lower(): name for name in target.names}
         names = [name for name in self._in_table if name.lower() in wanted]
-        with table_errors(str(self.table), self._storage):
-            # Read at least one column, for the number of rows.
-            rows = self._delta.scan(columns=names or list(self._in_table)[:1])
-            for batch in pa.RecordBatchReader.from_stream(rows):
-                renamed = [wanted.get(name.lower(), name) for name in batch.schema.names]
-                yield schema.conform(batch.rename_columns(renamed), target)
+        # Read at least one column, for the number of rows.
+        for batch in self._read_table(names or list(self._in_table)[:1]):
+            renamed = [wanted.get(name.lower(), name) for name in batch.schema.names]
+            yield schema.conform(batch.rename_columns(renamed), target)
 
     def _merged(self, target: pa.Schema, compaction: Target) -> Iterator[pa.RecordBatch]:
         keys = resolve(compaction.keys, self.schema.names)
@@ -294,7 +219,7 @@ class Current:
         if plan.target is None or not plan.newer:
             return []
         common = common_columns(plan, self._ranges)
-        partial = partial_columns(plan.target, common, plan.spark_schema, self._table_schema)
+        partial = partial_columns(plan.target, common, plan.spark_schema, self._in_table)
         return [name for name in names if name.lower() in partial]
 
     def _merge_partial(
@@ -362,18 +287,14 @@ class Current:
         self, compaction: Target, target: pa.Schema, by: str
     ) -> Iterator[pa.RecordBatch]:
         """Read the deleted keys of the table, and their sequences as the column `by`."""
-        from deltalake import DeltaTable
-
         renamed = {SEQUENCE: by, **{name.lower(): name for name in target.names}}
-        url = compaction.tombstones
-        with table_errors(url, self._storage):
-            table = DeltaTable(url_of(url), self._plan.tombstones_version, self._storage)
-            for batch in pa.RecordBatchReader.from_stream(table.scan()):
-                names = (renamed.get(name.lower(), name) for name in batch.schema.names)
-                # The sequence may be a key too.
-                columns = dict(zip(names, batch.columns, strict=True))
-                rows = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
-                yield schema.conform(rows, target)
+        read = self._opened[compaction.tombstones].rows_at(self._plan.tombstones_version)
+        for batch in read(None):
+            names = (renamed.get(name.lower(), name) for name in batch.schema.names)
+            # The sequence may be a key too.
+            columns = dict(zip(names, batch.columns, strict=True))
+            rows = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
+            yield schema.conform(rows, target)
 
     def _tails(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Read the newer rows of all logs, one log after another. The next ones are looked up."""
@@ -398,6 +319,8 @@ class Current:
         return self._tail(log, tail, target)
 
     def _tail(self, log: LogRange, tail: Tail, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        if tail.end > tail.start:
-            for batch in log.scan(tail.start, tail.end, target):
-                yield as_stored(batch, self._partitioned)
+        if tail.end <= tail.start:
+            return
+        table = self._opened[self.table] if self.table is not None else None
+        for batch in log.scan(tail.start, tail.end, target):
+            yield table.as_stored(batch) if table else batch

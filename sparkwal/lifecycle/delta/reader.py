@@ -1,0 +1,78 @@
+"""Reads a Delta table without Spark: sparkwal its history, and delta-rs its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkwal.errors import install_extra, require_library
+from sparkwal.format.lifecycle_record import Target
+from sparkwal.lifecycle.delta.files import delta_log, storage_options, table_errors, url_of
+from sparkwal.lifecycle.delta.fitting import NULL_PARTITIONS, filled_by_delta, log_schema
+from sparkwal.lifecycle.table import ReadRows, TableState
+from sparkwal.options.store import StoreOptions
+
+
+class DeltaReader:
+    """A Delta table, as `sparkwal.lifecycle.table.ReadTable`.
+
+    Args:
+        target: the table.
+        options: the options of the log. They are used for a table on a disk or on S3.
+        storage: delta-rs' storage options, instead of these.
+    """
+
+    def __init__(
+        self, target: Target, options: StoreOptions, storage: Mapping[str, str] | None
+    ) -> None:
+        self._table = target.table
+        self._log = delta_log(target.table, options, storage)
+        self._storage = storage_options(options.s3, storage)
+
+    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
+        """Read the newest version. See `Snapshots.snapshot`."""
+        self._log.update()
+        return self._log.snapshot(log_id, since, k)
+
+    @property
+    def spark_schema(self) -> str:
+        """The columns. See `ReadTable.spark_schema`."""
+        return log_schema(self._log.spark_schema)
+
+    @property
+    def computed(self) -> Sequence[str]:
+        """The columns that only a write by Delta computes. See `ReadTable.computed`."""
+        return filled_by_delta(self._log.spark_schema)
+
+    def as_stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert rows of the log. See `ReadTable.as_stored`.
+
+        In a column that partitions the table, texts that Delta Lake stores as null become null.
+        """
+        partition_columns = {name.lower() for name in self._log.partitioned}
+        for number, field in enumerate(batch.schema):
+            is_text = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
+            if is_text and field.name.lower() in partition_columns:
+                column = batch.column(number)
+                stored_as_null = pc.is_in(
+                    column, value_set=pa.array(NULL_PARTITIONS).cast(field.type)
+                )
+                column = pc.if_else(stored_as_null, pa.scalar(None, field.type), column)
+                batch = batch.set_column(number, field, column)
+        return batch
+
+    def rows_at(self, version: int) -> ReadRows:
+        """Open a version. See `ReadTable.rows_at`."""
+        require_library("deltalake", install_extra("lake"))
+        from deltalake import DeltaTable
+
+        with table_errors(self._table, self._storage):
+            table = DeltaTable(url_of(self._table), version, self._storage)
+
+        def read(columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+            with table_errors(self._table, self._storage):
+                yield from pa.RecordBatchReader.from_stream(table.scan(columns=columns))
+
+        return read
