@@ -112,12 +112,12 @@ def test_a_spark_without_delta_jars_is_refused_for_a_log_with_a_table(
     python = make(tmp_path / "venv", "pyspark==4.3.0", sees_tests=True)
     own = environment(python)
     script = ROOT / "tests/deploying/delta_refused.py"
-    done = run(python, script, lake.path, lake.table, env=own, cwd=tmp_path)
+    done = run(python, script, lake.path, lake.target.table, env=own, cwd=tmp_path)
     assert len(done.stdout.splitlines()) == 2
     for line in done.stdout.splitlines():
         assert line.startswith("refused: Delta Lake 4.4.0 is for Spark up to 4.2, and this is 4.3")
         assert "sparkwal.Log(path).current() reads table and log without Spark" in line
-    job = [ROOT / "jobs/compact.py", lake.path, lake.table, "--now"]
+    job = [ROOT / "jobs/compact.py", lake.path, lake.target.table, "--now"]
     refused = subprocess.run(
         [str(each) for each in (python, *job)], env=own, capture_output=True, text=True
     )

@@ -24,6 +24,7 @@ import click
 from delta_rs_table import DeltaRsTable
 
 import sparkwal
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import log_options, make_bucket, start_ministack
 
@@ -259,7 +260,7 @@ class SeededRun:
         options = log_options(self.server)
         log = sparkwal.Log(self.path, **options)
         if self.table is not None:
-            table = DeltaRsTable(self.table, self.path, options)
+            table = DeltaRsTable(Target(self.table), self.path, options)
             # A killed process may have left a range open.
             coordinator(self.path, options, table).recover()
             number = notes.begin("total", final=True)

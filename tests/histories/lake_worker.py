@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 import sparkwal
 from sparkwal.errors import SparkWalError
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.policy import Policy
@@ -41,14 +42,14 @@ def coordinator(path: str, options: dict[str, Any], table: Table) -> Coordinator
 def compact(worker: Worker, options: dict[str, str]) -> None:
     """Compact the log into a table, move the floor and collect, until an error or the end."""
     while not worker.ended.is_set():
-        table = DeltaRsTable(options["table"], worker.path, worker.options)
+        table = DeltaRsTable(Target(options["table"]), worker.path, worker.options)
         lifecycle = coordinator(worker.path, worker.options, table)
         run_lifecycle(worker, lifecycle, table)
 
 
 def compact_once(table: str, path: str, options: dict[str, Any], notes: Recorder) -> None:
     """Compact all rows, and move the floor."""
-    filled = DeltaRsTable(table, path, options)
+    filled = DeltaRsTable(Target(table), path, options)
     number = notes.begin("compact")
     run = coordinator(path, options, filled).run_once(whole=True)
     notes.end(number, "ok", **_about(run, filled))

@@ -27,6 +27,7 @@ from delta_rs_table import DeltaRsTable
 import sparkwal
 from sparkwal.appender import sender
 from sparkwal.errors import SparkWalError
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.options.open import open_log
@@ -54,7 +55,7 @@ def coordinator(table: str, options: dict[str, Any]) -> Coordinator:
     return Coordinator(
         log,
         Policy(late_window_seconds=0),
-        table=DeltaRsTable(table, PATH, options),
+        table=DeltaRsTable(Target(table), PATH, options),
         gc_grace_ms=GRACE_MS,
     )
 

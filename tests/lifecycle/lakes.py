@@ -1,44 +1,56 @@
-"""A log on a disk, and a compaction of it into a Delta table that can stop after any step."""
+"""A log, and a compaction of it into a Delta table that can stop after any step."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 import sparkwal
+from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle_record import (
     APPEND,
     DONE,
     FLOOR,
     INTENT,
     MERGE,
+    NO_TABLE_VERSION,
+    Promise,
     Target,
 )
+from sparkwal.lifecycle.compaction import confirm_table
 from sparkwal.lifecycle.delta.files import storage_options
-from sparkwal.lifecycle.table import named_range
-from sparkwal.lifecycle.tombstones import DELETED_AT, SEQUENCE
+from sparkwal.lifecycle.table import Table, TableState
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import newest_record
+from sparkwal.protocol.chain import Chain, newest_record
 from sparkwal.protocol.clock import Clock
+from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore
 from sparkwal.store.open import open_store
 from tests.chains import Seen, beginning, newest, put_next, with_target
+from tests.delta_rs_table import DeltaRsTable
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 STAGES = ("none", "intent", "written", "done")
+Rows = list[dict[str, Any]]
 
 
-def rank(value: Any) -> tuple[Any, ...]:
-    """Of a sequence: null is less than any value, and NaN greater."""
-    if value is None:
-        return (0,)
-    return (2,) if value != value else (1, value)
+def value(number: int) -> dict[str, Any]:
+    return {"id": number, "v": f"v{number}"}
+
+
+def as_set(rows: Rows) -> list[str]:
+    """Rows in an order that does not matter, to be compared."""
+    return sorted(repr(sorted(row.items())) for row in rows)
 
 
 class Lake:
@@ -46,215 +58,217 @@ class Lake:
 
     Args:
         folder: the folder of log and table, on a disk or on S3.
+        keys: the keys of a MERGE table.
+        spark: a session that writes the table. Without one delta-rs writes it.
+        table: the table's URL, if it is not in the folder.
+        schema: the columns of rows.
         sequencer: the name of one of several logs under `folder` that share the table.
         options: the options of the log's store.
+        target: more of the table's target.
     """
 
     def __init__(
         self,
         folder: Path | str,
-        mode: str = APPEND,
-        keys: Sequence[str] = (),
-        *,
-        sequencer: str | None = None,
+        *keys: str,
+        spark: SparkSession | None = None,
+        table: str = "",
+        schema: pa.Schema = SCHEMA,
+        sequencer: str = ROOT,
         options: dict[str, str] | None = None,
         **target: Any,
     ) -> None:
-        self.path, self.table = f"{folder}/log", f"{folder}/table"
-        self.target = Target(self.table, mode, tuple(keys), **target)
-        self.options = {**(options or {}), **({"sequencer": sequencer} if sequencer else {})}
+        self.path = f"{folder}/log"
+        mode = MERGE if keys else APPEND
+        self.target = Target(table or f"{folder}/table", mode, keys, **target)
+        self.schema = schema
+        self.name = sequencer
+        self.options = dict(options or {})
+        if sequencer != ROOT:
+            self.options["sequencer"] = sequencer
         settings = from_keywords(SourceOptions, self.path, self.options)
-        self.storage = storage_options(settings.s3, None)
         store, root = open_store(self.path, settings.s3, settings.retry)
-        self.log = LogStore(store, root)
-        if sequencer:
-            self.log = self.log.sequencer(sequencer)
-        self.name = sequencer or "default"
-        self._batch = 0
+        self.log = LogStore(store, root).sequencer(sequencer)
+        self.storage = storage_options(settings.s3, None)
+        self.table = self._table(spark)
 
-    def append(self, rows: pa.Table | list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> None:
-        """One commit: one position, besides those of leader records."""
-        if isinstance(rows, list):
-            rows = pa.Table.from_pylist(rows, schema)
+    def _table(self, spark: SparkSession | None) -> Table:
+        if spark is None:
+            return DeltaRsTable(self.target, self.path, self.options)
+        from sparkwal.spark.delta import SparkDeltaTable
+
+        self.spark = spark
+        return SparkDeltaTable(spark, self.target, {"path": self.path, **self.options})
+
+    def append(
+        self, *commits: pa.Table | Sequence[Any], schema: pa.Schema | None = None, **options: Any
+    ) -> None:
+        """One commit for each of these: one position, besides those of leader records."""
+        of_table = next((each.schema for each in commits if isinstance(each, pa.Table)), None)
+        columns = schema or of_table or self.schema
         with sparkwal.Appender(
-            self.path, rows.schema, producer_id="p", mergeSchema=True, **self.options
+            self.path, columns, producer_id="p", mergeSchema=True, **{**self.options, **options}
         ) as wal:
-            wal.append(rows)
+            for rows in commits:
+                if not isinstance(rows, pa.Table):
+                    rows = pa.Table.from_pylist([*rows], columns)
+                wal.append(rows).result()
 
     def reader(self, **options: Any) -> sparkwal.Log:
         return sparkwal.Log(self.path, **self.options, **options)
 
     @property
     def end(self) -> int:
-        head = self.reader().head()
-        assert head is not None
-        return head.position + 1
+        return find_head(self.log).gap
 
     def head(self) -> Seen:
-        info = self.reader().head()
-        assert info is not None
-        begun = beginning(info.log_id, self.name, 3_600_000, newest_record(self.log))
+        live = find_head(self.log).live
+        assert live is not None
+        record = newest_record(self.log)
+        begun = beginning(live.header.log_id, self.name, 3_600_000, record)
         return newest(self.log) or with_target(begun, self.target)
 
-    def _put(self, kind: str, **changes: Any) -> None:
+    def put(self, kind: str, **changes: Any) -> None:
         assert put_next(self.log, self.head(), kind, Clock(), "here", **changes)
 
-    def delta(self) -> DeltaTable:
-        return DeltaTable(self.table, storage_options=self.storage)
+    @property
+    def spark_schema(self) -> str:
+        """The columns of the log."""
+        live = find_head(self.log).live
+        assert live is not None
+        return live.spark_schema
 
-    def intent(self, to: int | None = None) -> None:
-        head, info = self.head(), self.reader().head()
-        assert info is not None
+    def prepare(self) -> None:
+        """Make the table with the columns of the log."""
+        self.table.prepare(self.log, self.spark_schema)
+
+    def intent(self, to: int | None = None) -> Promise:
+        """Promise the next range, up to the end of the log or `to`."""
+        head = self.head()
         changes: dict[str, Any] = {}
         if head.target is None:
-            if not DeltaTable.is_deltatable(self.table, self.storage):
-                write_deltalake(self.table, info.schema.empty_table(), storage_options=self.storage)
-            table = self.delta()
-            changes = {
-                "target": self.target,
-                "table_id": str(table.metadata().id),
-                "table_version": table.version(),
-            }
-            if self.target.keeps_tombstones:
-                changes |= self._make_tombstones(info.schema)
-        self._put(INTENT, k=head.k + 1, to=self.end if to is None else to, **changes)
+            self.prepare()
+            found = self.table.snapshot(head.txn_id, None)
+            assert found is not None
+            if self.table.tombstones is not None:
+                kept = self.table.tombstones.snapshot(head.txn_id, None)
+                found = replace(found, tombstones=kept)
+            changes = {"target": self.target, "table_id": found.table_id, **_versions(found)}
+        self.put(INTENT, k=head.k + 1, to=self.end if to is None else to, **changes)
+        return self.head().promise
 
-    def _make_tombstones(self, schema: pa.Schema) -> dict[str, Any]:
-        columns = [schema.field(name) for name in self.target.keys]
-        columns.append(schema.field(self.target.sequence_by).with_name(SEQUENCE))
-        columns.append(pa.field(DELETED_AT, pa.timestamp("us", "UTC")))
-        write_deltalake(
-            self.target.tombstones, pa.schema(columns).empty_table(), storage_options=self.storage
-        )
-        made = self.tombstones()
-        return {"tombstones_id": str(made.metadata().id), "tombstones_version": made.version()}
-
-    def tombstones(self) -> DeltaTable:
-        return DeltaTable(self.target.tombstones, storage_options=self.storage)
-
-    def _commit(self) -> CommitProperties:
-        """Of the open range."""
-        head = self.head()
-        reported = named_range(head.promise)
-        return CommitProperties(
-            app_transactions=[Transaction(head.txn_id, head.k)],
-            custom_metadata={"userMetadata": json.dumps(reported)},
-        )
-
-    def keep(self) -> None:
+    def keep(self) -> int:
         """Write the keys that the open range deletes into the tombstones, once."""
-        head = self.head()
-        if self.tombstones().transaction_version(head.txn_id) == head.k:
-            return
-        by, gone = self.target.sequence_by, self.target.delete_when
-        last = self._last(self.reader().scan(head.cut, head.to - 1).read_all())
-        deleted = [
-            {**dict(zip(self.target.keys, key, strict=True)), SEQUENCE: row[by]}
-            for key, row in last.items()
-            if row[gone] and row[by] is not None
-        ]
-        schema = pa.schema(self.tombstones().schema().to_arrow())
-        write_deltalake(
-            self.target.tombstones,
-            pa.Table.from_pylist(deleted, schema),
-            mode="append",
-            commit_properties=self._commit(),
-            storage_options=self.storage,
-        )
+        head, tombstones = self.head(), self.table.tombstones
+        if tombstones is None:
+            return NO_TABLE_VERSION
+        self.table.snapshot(head.txn_id, None)
+        found = tombstones.snapshot(head.txn_id, head.tombstones_version)
+        assert found is not None
+        if head.k not in [change.k for change in found.changes]:
+            tombstones.write(head.promise)
+            found = tombstones.snapshot(head.txn_id, head.tombstones_version)
+        assert found is not None and [each.k for each in found.changes if each.k] == [head.k]
+        return found.version
 
-    def _sequences(self) -> dict[Any, Any]:
-        """The greatest sequence of the tombstones of each key."""
-        found: dict[Any, Any] = {}
-        for row in pa.table(self.tombstones().scan()).to_pylist():
-            key = tuple(row[name] for name in self.target.keys)
-            found[key] = max(found.get(key, row[SEQUENCE]), row[SEQUENCE], key=rank)
+    def write(self) -> None:
+        """Write the rows of the open range into the table, as one version."""
+        head, version = self.head(), self.keep()
+        self.table.snapshot(head.txn_id, None)
+        self.table.write(head.promise, version)
+
+    def done(self) -> TableState:
+        """Confirm the open range, and publish it."""
+        head = self.head()
+        found = confirm_table(Chain(self.log, Clock(), "here"), head.record, self.table)
+        assert found.k == head.k
+        self.put(DONE, cut=head.to, **_versions(found))
         return found
 
-    def _last(self, rows: pa.Table) -> dict[Any, dict[str, Any]]:
-        """By key the row that wins."""
-        keys, by = self.target.keys, self.target.sequence_by
-        last: dict[Any, dict[str, Any]] = {}
-        for row in rows.to_pylist():
-            key = tuple(row[name] for name in keys)
-            if key not in last or not by or rank(row[by]) >= rank(last[key][by]):
-                last[key] = row
-        return last
-
-    def write(self, **given: Any) -> None:
-        """Write the rows of the open range into the table, as one version."""
-        head = self.head()
-        if self.target.keeps_tombstones:
-            self.keep()
-        commit = self._commit()
-        rows = self.reader().scan(head.cut, head.to - 1).read_all()
-        # Delta finds columns in any case.
-        own = {field.name.lower(): field.name for field in self.delta().schema().fields}
-        rows = rows.rename_columns([own.get(name.lower(), name) for name in rows.column_names])
-        if self.target.mode == MERGE:
-            self._merge(rows, commit)
-        else:
-            write_deltalake(
-                self.table,
-                rows,
-                mode="append",
-                schema_mode="merge",
-                commit_properties=commit,
-                storage_options=self.storage,
-            )
-
-    def _merge(self, rows: pa.Table, commit: CommitProperties) -> None:
-        keys, by = self.target.keys, self.target.sequence_by
-        last = self._last(rows)
-        if self.target.keeps_tombstones:
-            kept, gone = self._sequences(), self.target.delete_when
-            last = {
-                key: row
-                for key, row in last.items()
-                if row[gone] or key not in kept or rank(row[by]) >= rank(kept[key])
-            }
-        source = pa.Table.from_pylist([*last.values()], rows.schema)
-        same = " and ".join(f"(t.{k} = s.{k} or (t.{k} is null and s.{k} is null))" for k in keys)
-        newer = f"(t.{by} is null or s.{by} >= t.{by})" if by else "true"
-        delete = f"coalesce(s.{self.target.delete_when}, false)"
-        merge = self.delta().merge(
-            source, same, "s", "t", merge_schema=True, commit_properties=commit
-        )
-        if self.target.delete_when:
-            merge = merge.when_matched_delete(f"{delete} and {newer}")
-        merge = merge.when_matched_update_all(newer)
-        merge.when_not_matched_insert_all(
-            f"not {delete}" if self.target.delete_when else None
-        ).execute()
-        # delta-rs makes no version of a merge that changes nothing; Spark does.
-        if self.delta().transaction_version(self.head().txn_id) != self.head().k:
-            nothing = source.schema.empty_table()
-            write_deltalake(
-                self.table,
-                nothing,
-                mode="append",
-                commit_properties=commit,
-                storage_options=self.storage,
-            )
-
-    def done(self) -> None:
-        changes = {"table_version": self.delta().version()}
-        if self.target.keeps_tombstones:
-            changes["tombstones_version"] = self.tombstones().version()
-        self._put(DONE, cut=self.head().to, **changes)
-
     def floor(self, position: int) -> None:
-        self._put(FLOOR, floor=position)
+        self.put(FLOOR, floor=position)
 
     def compact(self, stage: str = "done", to: int | None = None) -> None:
         """A compaction that stops after `stage`, or, with tombstones, after "kept".
 
         It does nothing without new positions.
         """
-        if self.end == self.head().cut:
+        if self.end == self.head().cut or stage == "none":
             return
+        if stage == "done":
+            self.carry(to)
+            return
+        self.intent(to)
         if stage == "kept":
-            self.intent(to)
             self.keep()
-            return
-        for name in STAGES[1 : STAGES.index(stage) + 1]:
-            {"intent": lambda: self.intent(to), "written": self.write, "done": self.done}[name]()
+        elif stage == "written":
+            self.write()
+
+    def carry(self, to: int | None = None) -> TableState:
+        """The whole compaction of the next range.
+
+        Returns:
+            The confirmed snapshot.
+        """
+        self.intent(to)
+        self.write()
+        return self.done()
+
+    def delta(self) -> DeltaTable:
+        """The table, as delta-rs opens it."""
+        assert isinstance(self.table, DeltaRsTable)
+        return self.table.delta()
+
+    def tombstones(self) -> DeltaTable:
+        """Its tombstones, as delta-rs opens them."""
+        assert isinstance(self.table, DeltaRsTable) and self.table.tombstones is not None
+        return self.table.tombstones.delta()
+
+    def current(self, **options: Any) -> DataFrame:
+        """Table and log as one, by Spark."""
+        return sparkwal.read_current(self.spark, self.path, **options)
+
+    def sql(self, text: str) -> Rows:
+        """The rows of a statement of Spark's; {t} is the table."""
+        statement = text.format(t=f"delta.`{self.target.table}`")
+        return [row.asDict() for row in self.spark.sql(statement).collect()]
+
+    def rows(self) -> Rows:
+        """The rows of the newest version, by Spark."""
+        from sparkwal.spark.delta_files import spark_path
+
+        found = self.spark.read.format("delta").load(spark_path(self.target.table)).collect()
+        return [row.asDict(recursive=True) for row in found]
+
+    def rows_of(self, *versions: int) -> list[Rows]:
+        """The rows of each of these versions, by one job of Spark."""
+        from pyspark.sql import DataFrame
+        from pyspark.sql import functions as F
+
+        found: list[Rows] = [[] for _ in versions]
+        each = [
+            self.spark.read.format("delta")
+            .option("versionAsOf", version)
+            .load(self.target.table)
+            .withColumn("_n", F.lit(n))
+            for n, version in enumerate(versions)
+        ]
+        for row in reduce(DataFrame.union, each).collect():
+            values = row.asDict(recursive=True)
+            found[values.pop("_n")].append(values)
+        return found
+
+    def ranges(self) -> list[int]:
+        """The ranges that the history of the table names."""
+        found = self.table.snapshot(self.head().txn_id, NO_TABLE_VERSION)
+        assert found is not None
+        return [change.k for change in found.changes if change.k]
+
+
+def _versions(found: TableState) -> dict[str, Any]:
+    """The fields of a table in the chain that a confirmed snapshot gives."""
+    fields: dict[str, Any] = {"table_version": found.version}
+    if (tombstones := found.tombstones) is not None:
+        fields["tombstones_id"] = tombstones.table_id
+        fields["tombstones_version"] = tombstones.version
+    return fields

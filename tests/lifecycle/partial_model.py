@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tests.lifecycle.lakes import rank
+from tests.delta_rs_table import rank
 
 Row = dict[str, Any]
 

@@ -1,10 +1,14 @@
-"""A table in memory that behaves as Delta does where the lifecycle depends on it."""
+"""A table in memory, and its history as plain functions, for the tests and for the simulation.
+
+It behaves as a table format does where a lifecycle depends on it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from sparkwal.errors import InvalidLogError, OptionError, PlanError, ReadError
 from sparkwal.format import schema
@@ -13,9 +17,9 @@ from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Promise, Target
 from sparkwal.format.merging import union_of
 from sparkwal.lifecycle.table import (
     Change,
+    Held,
     TableConflict,
     TableState,
-    Tombstones,
     named_range,
 )
 from sparkwal.protocol.records import live_records
@@ -28,27 +32,219 @@ class Died(BaseException):
     """The process was killed."""
 
 
-@dataclass(frozen=True)
-class Version:
-    change: Change
-    rows: tuple[int, ...]
-    txns: dict[str, int]
+class Version(NamedTuple):
+    """The result of one commit to a table.
 
-
-@dataclass
-class ModelTable:
-    """Its versions, one for each commit; `before` is called with the name of each step.
-
-    A transaction survives a restore, and one that the table has is not written again.
+    Attributes:
+        log_id, k: the range that it wrote; "" and 0 for commits of others.
+        undoes: it may have removed rows of earlier versions.
+        txns: (log_id, k) of the last range of each log. They survive a restore.
+        restores: the place of the version that a restore brought back.
+        named: the positions of the range, as fields of a `Change`.
     """
 
-    log: LogStore
-    target: Target = Target("memory://table")
-    table_id: str = "table-1"
-    versions: list[Version] = field(default_factory=list)
-    before: Callable[[str], None] = lambda step: None
-    tombstones: Tombstones | None = None
-    columns: str = ""
+    operation: str
+    log_id: str = ""
+    k: int = 0
+    undoes: bool = False
+    rows: tuple[Any, ...] = ()
+    txns: tuple[tuple[str, int], ...] = ()
+    restores: int | None = None
+    named: tuple[tuple[str, Any], ...] = ()
+
+
+Versions = tuple[Version, ...]
+IN_MEMORY = Target("memory://table")
+CREATED: Versions = (Version("CREATE TABLE"),)
+
+
+@dataclass(frozen=True)
+class History:
+    """The history of a table, as `sparkwal.lifecycle.table.WrittenTable` reads it.
+
+    Attributes:
+        versions: all versions, oldest first. The place of one is its number, unless `numbers` has
+            another.
+        oldest: the place of the first one that the table still lists.
+        numbers: the number of the version at each place. Those of a format may be in no order.
+    """
+
+    table_id: str
+    versions: Versions
+    oldest: int = 0
+    numbers: Callable[[int], int] = int
+
+    @property
+    def _places(self) -> dict[int, int]:
+        places = {self.numbers(place): place for place in range(len(self.versions))}
+        return {NO_TABLE_VERSION: -1, **places}
+
+    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
+        if not self.versions:
+            return None
+        last = len(self.versions) - 1
+        begin = last if since is None else self._places.get(since)
+        places = range(max(self.oldest, last + 1 if begin is None else begin + 1), last + 1)
+        return TableState(
+            self.table_id,
+            self.numbers(last),
+            dict(self.versions[-1].txns).get(log_id, 0),
+            tuple(map(self._change, places)),
+            complete=begin is not None and self.oldest <= begin + 1,
+            newer=0 if begin is None else last - begin,
+        )
+
+    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
+        """Walk from the newest version back to `since`, by way of the versions restored."""
+        table = self.snapshot(log_id, since)
+        if table is None:
+            return None
+        begin = self._places.get(since, -1)
+        former, place = self._restored(begin), self._restored(len(self.versions) - 1)
+        ranges: list[Change] = []
+        while place != former:
+            if place < begin:
+                why = f"it was restored to version {self.numbers(place)}, which is older"
+                return Held(table, unknown=why)
+            if place < self.oldest and k not in (None, table.k):
+                why = f"its history does not reach back to version {since}"
+                return Held(table, unknown=why)
+            if place < self.oldest:
+                break
+            change = self._change(place)
+            if change.undoes:
+                return Held(table, tuple(reversed(ranges)), overwrite=change)
+            if change.log_id == log_id and not change.is_burned:
+                ranges.append(change)
+            place = self._restored(place - 1)
+        return Held(table, tuple(reversed(ranges)))
+
+    def _restored(self, place: int) -> int:
+        """The place of the version whose rows the version at `place` has."""
+        while place >= 0 and (restores := self.versions[place].restores) is not None:
+            place = restores
+        return place
+
+    def _change(self, place: int) -> Change:
+        version = self.versions[place]
+        return Change(
+            self.numbers(place),
+            version.operation,
+            version.log_id,
+            version.k,
+            version.undoes,
+            is_burned=version.operation == "BURN",
+            **dict(version.named),
+        )
+
+
+def written(
+    versions: Versions,
+    begun: int,
+    range_id: tuple[str, int],
+    rows: tuple[Any, ...] | None,
+    named: tuple[tuple[str, Any], ...] = (),
+) -> Versions:
+    """Commit a transaction that began with a look at the version at place `begun`.
+
+    Args:
+        rows: of the range; None burns it.
+
+    Raises:
+        TableConflict: another writer was faster.
+    """
+    log_id, k = range_id
+    later = versions[begun + 1 :]
+    if any(version.log_id == log_id for version in later):
+        raise TableConflict("the same log was written at the same time")
+    if any(version.operation == "OPTIMIZE" for version in later):
+        raise TableConflict("OPTIMIZE was faster")
+    # As an append it conflicts with nothing else, a restore included.
+    txns = tuple(sorted({**dict(versions[-1].txns), log_id: k}.items()))
+    operation = "BURN" if rows is None else "WRITE"
+    all_rows = versions[-1].rows + (rows or ())
+    return (*versions, Version(operation, log_id, k, False, all_rows, txns, named=named))
+
+
+def optimized(versions: Versions) -> Versions:
+    """Another writer's version, with the same rows."""
+    return (*versions, Version("OPTIMIZE", rows=versions[-1].rows, txns=versions[-1].txns))
+
+
+def restored(versions: Versions, to: int) -> Versions:
+    """The version at place `to` again. The newest transactions stay."""
+    rows, txns = versions[to].rows, versions[-1].txns
+    return (*versions, Version("RESTORE", "", 0, True, rows, txns, to))
+
+
+def overwritten(versions: Versions, rows: tuple[Any, ...]) -> Versions:
+    """Other rows instead of all."""
+    return (*versions, Version("OVERWRITE", "", 0, True, rows, versions[-1].txns))
+
+
+def forgotten(versions: Versions) -> Versions:
+    """Its transactions are cut off, as a retention of transactions does."""
+    return (*versions, Version("OPTIMIZE", rows=versions[-1].rows))
+
+
+class ModelTombstones:
+    """The deleted keys of a table in memory: each row of the log deletes its key."""
+
+    def __init__(self, table: ModelTable) -> None:
+        self._table = table
+        self.versions: Versions = ()
+
+    def prepare(self) -> None:
+        self.versions = self.versions or CREATED
+
+    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
+        return self._history.snapshot(log_id, since, k)
+
+    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
+        return self._history.held(log_id, since, k)
+
+    def write(self, promise: Promise, *, is_repeated: bool = False) -> None:
+        log_id, k = promise.range_id
+        newest = self.versions[-1]
+        txns = dict(newest.txns)
+        if txns.get(log_id, 0) >= k and not is_repeated:
+            return
+        rows = tuple(sorted({*newest.rows, *self._table.read(promise)}))
+        after = tuple(sorted({**txns, log_id: max(k, txns.get(log_id, 0))}.items()))
+        self.versions = (*self.versions, Version("MERGE", log_id, k, False, rows, after))
+
+    @property
+    def _history(self) -> History:
+        return History(f"{self._table.table_id} tombstones", self.versions)
+
+
+class ModelTable:
+    """A table in memory, as `sparkwal.lifecycle.table.Table`.
+
+    Attributes:
+        before: is called with the name of each step.
+        oldest: the first version that the table still lists.
+    """
+
+    def __init__(
+        self,
+        log: LogStore,
+        target: Target = IN_MEMORY,
+        numbers: Callable[[int], int] = int,
+    ) -> None:
+        self.log = log
+        self.target = target
+        self.table_id = "table-1"
+        self.versions: Versions = ()
+        self.before: Callable[[str], None] = lambda step: None
+        self.tombstones = ModelTombstones(self) if target.keeps_tombstones else None
+        self.oldest = 0
+        self._columns = ""
+        self._numbers = numbers
+
+    @property
+    def _history(self) -> History:
+        return History(self.table_id, self.versions, self.oldest, self._numbers)
 
     def check_rows(self, promise: Promise, spark_schema: str) -> None:
         """It takes any row."""
@@ -56,67 +252,50 @@ class ModelTable:
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self.before("prepare")
         try:
-            columns = union_of(
-                [(self.columns or spark_schema, "the table"), (spark_schema, log.url)]
+            self._columns = union_of(
+                [(self._columns or spark_schema, "the table"), (spark_schema, log.url)]
             )
         except OptionError as error:
             raise PlanError(f"the table does not take {log.url}: {error}") from error
-        self.columns = columns
-        if not self.versions:
-            self._commit("CREATE TABLE", (), {})
+        self.versions = self.versions or CREATED
+        if self.tombstones is not None:
+            self.tombstones.prepare()
 
-    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
+    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
         self.before("look")
-        if not self.versions:
-            return None
-        changes = tuple(each.change for each in self.versions if each.change.version > since)
-        k = self.versions[-1].txns.get(log_id, 0)
-        return TableState(self.table_id, len(self.versions) - 1, k, changes)
+        return self._history.snapshot(log_id, since, k)
+
+    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
+        self.before("look")
+        return self._history.held(log_id, since, k)
 
     def write(self, promise: Promise, tombstones_version: int = NO_TABLE_VERSION) -> None:
-        read_at = len(self.versions)
+        begun = len(self.versions) - 1
         try:
-            rows = self._read(promise)
+            rows = self.read(promise)
         except InvalidLogError as error:
             raise ReadError(str(error)) from error
         self.before("write")
-        if self.versions[-1].txns.get(promise.table.app_id, 0) >= promise.table.k:
-            return
-        if len(self.versions) != read_at and self.versions[-1].change.operation == "OPTIMIZE":
-            raise TableConflict("OPTIMIZE was faster")
-        txns = {**self.versions[-1].txns, promise.table.app_id: promise.table.k}
-        self._commit("WRITE", (*self.versions[-1].rows, *rows), txns, promise)
+        self._commit(promise, begun, tuple(rows))
         self.before("written")
 
     def burn(self, promise: Promise) -> None:
+        begun = len(self.versions) - 1
         self.before("burn")
-        if self.versions[-1].txns.get(promise.table.app_id, 0) >= promise.table.k:
-            return
-        txns = {**self.versions[-1].txns, promise.table.app_id: promise.table.k}
-        self._commit("WRITE", self.versions[-1].rows, txns, promise)
-        version = self.versions.pop()
-        self.versions.append(replace(version, change=replace(version.change, is_burned=True)))
+        self._commit(promise, begun, None)
         self.before("burned")
 
     def optimize(self) -> None:
-        self._commit("OPTIMIZE", self.versions[-1].rows, self.versions[-1].txns)
+        self.versions = optimized(self.versions)
 
-    def restore(self, version: int) -> None:
-        # Delta keeps the newest transactions over a restore.
-        self._commit(
-            "RESTORE",
-            self.versions[version].rows,
-            self.versions[-1].txns,
-            undoes=True,
-            restores=version,
-        )
+    def restore(self, to: int) -> None:
+        self.versions = restored(self.versions, to)
 
     def overwrite(self, rows: list[int]) -> None:
-        self._commit("WRITE", tuple(rows), self.versions[-1].txns, undoes=True)
+        self.versions = overwritten(self.versions, tuple(rows))
 
     def make_again(self) -> None:
-        self.table_id, self.versions = self.table_id + "'", []
-        self._commit("CREATE TABLE", (), {})
+        self.table_id, self.versions = self.table_id + "'", CREATED
 
     @property
     def rows(self) -> list[int]:
@@ -124,36 +303,39 @@ class ModelTable:
 
     @property
     def ranges(self) -> list[int]:
-        return [each.change.k for each in self.versions if each.change.k]
+        return [version.k for version in self.versions if version.k]
 
-    def _commit(
-        self,
-        operation: str,
-        rows: tuple[int, ...],
-        txns: dict[str, int],
-        promise: Promise | None = None,
-        undoes: bool = False,
-        restores: int | None = None,
-    ) -> None:
-        change = Change(len(self.versions), operation, undoes=undoes, restores=restores)
-        if promise is not None:
-            named = named_range(promise)
-            del named["sequencer"]
-            change = replace(change, **named)
-        self.versions.append(Version(change, rows, txns))
+    def _commit(self, promise: Promise, begun: int, rows: tuple[int, ...] | None) -> None:
+        """Commit the transaction of the range, unless the table has it."""
+        log_id, k = promise.range_id
+        if dict(self.versions[-1].txns).get(log_id, 0) >= k:
+            return
+        named = named_range(promise)
+        for name in ("log_id", "k", "sequencer"):
+            del named[name]
+        self.versions = written(self.versions, begun, (log_id, k), rows, tuple(named.items()))
 
-    def _read(self, promise: Promise) -> list[int]:
+    def read(self, promise: Promise) -> list[int]:
+        """The values of the open range."""
         found: list[int] = []
         for part in promise.ranges:
             log = self.log.root.sequencer(part.sequencer)
-            window = find_head(log).window
-            for record in live_records(log, window, part.cut, part.to, log_id=part.log_id):
-                if isinstance(record.header, CommitHeader):
-                    target = schema.to_arrow(record.spark_schema)
-                    pieces = pieces_of(log, record)
-                    for batch in read_pieces(log, pieces, target):
-                        found += batch.column(0).to_pylist()
+            for _, values in rows_of(log, part.cut, part.to, part.log_id):
+                found += values
         return found
+
+
+def rows_of(
+    log: LogStore, cut: int, to: int, log_id: str | None
+) -> Iterator[tuple[CommitHeader, list[Any]]]:
+    """The values of the first column of each commit of a range."""
+    window = find_head(log).window
+    for record in live_records(log, window, cut, to, log_id=log_id):
+        header = record.header
+        if isinstance(header, CommitHeader):
+            columns = schema.to_arrow(record.spark_schema)
+            batches = read_pieces(log, pieces_of(log, record), columns)
+            yield header, [value for batch in batches for value in batch.column(0).to_pylist()]
 
 
 @contextmanager

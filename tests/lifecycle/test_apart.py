@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 import sparkwal
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle_record import Target
-from sparkwal.lifecycle.table import check_apart
+from sparkwal.lifecycle.targets import check_apart
 from sparkwal.options.open import check_new_log
 from sparkwal.spark.delta_lifecycle import Lifecycle
 from sparkwal.store.base import LogStore, Page
@@ -93,10 +93,8 @@ def test_a_lifecycle_of_a_log_and_a_table_that_are_not_apart_is_refused(
 
 
 def test_a_table_inside_its_log_is_not_read_as_current(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
+    lake = Lake(tmp_path, table=f"{tmp_path}/log/table")
     lake.append(ROWS)
-    lake.table = f"{lake.path}/table"
-    lake.target = Target(lake.table)
     lake.compact()
     with pytest.raises(OptionError, match="inside"):
         lake.reader().current()

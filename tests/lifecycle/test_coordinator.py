@@ -264,7 +264,7 @@ def test_a_recreated_table_suspends_compaction(life: Life) -> None:
     life.write(1)
     with pytest.raises(ConfirmError, match="dropped and recreated"):
         life.process().run_once()
-    life.table.versions = []
+    life.table.versions = ()
     with pytest.raises(ConfirmError, match="does not exist any more"):
         life.process().run_once()
 
@@ -272,11 +272,11 @@ def test_a_recreated_table_suspends_compaction(life: Life) -> None:
 def test_a_missing_table_is_not_recreated_by_a_look(life: Life) -> None:
     life.write(2)
     life.process().run_once()
-    life.table.versions = []
+    life.table.versions = ()
     life.write(1)
     with pytest.raises(ConfirmError, match="does not exist any more"):
         life.process().run_once()
-    assert life.table.versions == []
+    assert life.table.versions == ()
 
 
 def test_how_it_is_compacted_is_fixed_by_the_first_run(life: Life) -> None:
@@ -284,7 +284,7 @@ def test_how_it_is_compacted_is_fixed_by_the_first_run(life: Life) -> None:
     life.process().run_once()
     other = Target("memory://table", MERGE, ("id",))
     with pytest.raises(PlanError, match="mode: append first, merge now; keys: none first, id now"):
-        life.process(table=replace(life.table, target=other)).run_once()
+        life.process(table=ModelTable(life.log, other)).run_once()
 
 
 def test_a_log_recreated_at_the_same_path_is_not_compacted_into_the_old_table(life: Life) -> None:

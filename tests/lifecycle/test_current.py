@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from deltalake import DeltaTable, write_deltalake
 import sparkwal
 from sparkwal.errors import ConfirmError, OptionError, TableReadError
 from sparkwal.events import CurrentRead, Event, RowsInTable, subscribe
-from sparkwal.format.lifecycle_record import MERGE
 from sparkwal.protocol.clock import Clock
 from tests.all_types import one_row
 from tests.lifecycle.lakes import SCHEMA, STAGES, Lake
@@ -58,7 +56,7 @@ def test_appended_rows_are_read_once_at_every_stage_of_a_compaction(lake: Lake, 
     current = lake.reader().current()
     assert rows(current) == Counter([(1, "v1"), (2, "v2"), (2, "v2"), (3, "v3"), (4, "v4")])
     assert current.position == lake.end - 1
-    assert current.table_version == DeltaTable(lake.table).version()
+    assert current.table_version == DeltaTable(lake.target.table).version()
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -76,7 +74,7 @@ def test_keyed_rows_are_a_dictionary_at_every_stage(tmp_path: Path, seed: int, b
     schema = pa.schema(
         [("a", pa.int64()), ("b", pa.string()), ("n", pa.int64()), ("gone", pa.bool_())]
     )
-    lake = Lake(tmp_path, MERGE, ["a", "b"], delete_when="gone", sequence_by=by)
+    lake = Lake(tmp_path, "a", "b", delete_when="gone", sequence_by=by)
     random_ = random.Random(seed)
     model: dict[Any, dict[str, Any]] = {}
     number = 0
@@ -100,11 +98,11 @@ def test_keyed_rows_are_a_dictionary_at_every_stage(tmp_path: Path, seed: int, b
                 model.pop(key, None)
             else:
                 model[key] = row
-        lake.append(batch, schema)
+        lake.append(batch, schema=schema)
         expected = Counter(tuple(row.values()) for row in model.values())
         head = lake.head()
         if head.is_open:
-            if DeltaTable(lake.table).transaction_version(head.log_id) != head.k:
+            if DeltaTable(lake.target.table).transaction_version(head.log_id) != head.k:
                 lake.write()
                 assert rows(lake.reader().current()) == expected
             lake.done()
@@ -129,7 +127,7 @@ def test_the_log_has_columns_that_the_table_does_not_have_yet(lake: Lake) -> Non
     lake.append(values(1))
     lake.compact()
     wider = pa.schema([*SCHEMA, ("w", pa.float64())])
-    lake.append([{"id": 2, "v": "v2", "w": 2.5}], wider)
+    lake.append([{"id": 2, "v": "v2", "w": 2.5}], schema=wider)
     current = lake.reader().current()
     assert current.schema.names == ["id", "v", "w"]
     assert rows(current) == Counter([(1, "v1", None), (2, "v2", 2.5)])
@@ -142,12 +140,12 @@ def test_the_log_has_columns_that_the_table_does_not_have_yet(lake: Lake) -> Non
 
 def test_the_table_has_wider_types_than_the_log(lake: Lake) -> None:
     wide = pa.schema([("id", pa.int64()), SCHEMA.field("v"), ("at", pa.timestamp("us"))])
-    write_deltalake(lake.table, wide.empty_table())
+    write_deltalake(lake.target.table, wide.empty_table())
     narrow = pa.schema([("id", pa.int32()), SCHEMA.field("v"), ("at", pa.date32())])
     day = {"at": date(2024, 2, 29)}
-    lake.append([{**values(1)[0], **day}], narrow)
+    lake.append([{**values(1)[0], **day}], schema=narrow)
     lake.compact()
-    lake.append([{**values(2)[0], **day}], narrow)
+    lake.append([{**values(2)[0], **day}], schema=narrow)
     current = lake.reader().current()
     assert current.schema == wide
     moment = datetime(2024, 2, 29)
@@ -156,7 +154,7 @@ def test_the_table_has_wider_types_than_the_log(lake: Lake) -> None:
 
 def test_a_table_may_spell_a_column_in_another_case(lake: Lake) -> None:
     other = pa.schema([("ID", pa.int64()), ("only", pa.int32()), SCHEMA.field("v")])
-    write_deltalake(lake.table, other.empty_table())
+    write_deltalake(lake.target.table, other.empty_table())
     lake.append(values(1))
     lake.compact()
     lake.append(values(2))
@@ -184,7 +182,7 @@ def test_a_table_that_was_restored_is_an_error(lake: Lake) -> None:
     for number in (1, 2):
         lake.append(values(number))
         lake.compact()
-    DeltaTable(lake.table).restore(1)
+    DeltaTable(lake.target.table).restore(1)
     with pytest.raises(ConfirmError, match="RESTORE"):
         lake.reader().current()
 
@@ -192,7 +190,7 @@ def test_a_table_that_was_restored_is_an_error(lake: Lake) -> None:
 def test_a_table_that_was_overwritten_is_an_error(lake: Lake) -> None:
     lake.append(values(1))
     lake.compact()
-    write_deltalake(lake.table, pa.table({"id": [7], "v": ["x"]}), mode="overwrite")
+    write_deltalake(lake.target.table, pa.table({"id": [7], "v": ["x"]}), mode="overwrite")
     with pytest.raises(ConfirmError, match="WRITE"):
         lake.reader().current()
 
@@ -201,7 +199,7 @@ def test_others_may_optimize_the_table(lake: Lake) -> None:
     for number in (1, 2):
         lake.append(values(number))
         lake.compact()
-    DeltaTable(lake.table).optimize.compact()
+    DeltaTable(lake.target.table).optimize.compact()
     lake.append(values(3))
     assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2"), (3, "v3")])
 
@@ -242,7 +240,7 @@ def test_a_version_that_a_vacuum_took_is_an_error(lake: Lake) -> None:
     lake.append(values(1))
     lake.compact()
     current = lake.reader().current()
-    for file in Path(lake.table).glob("*.parquet"):
+    for file in Path(lake.target.table).glob("*.parquet"):
         file.unlink()
     with pytest.raises(TableReadError, match="VACUUM"):
         current.to_arrow()
@@ -251,7 +249,7 @@ def test_a_version_that_a_vacuum_took_is_an_error(lake: Lake) -> None:
 def test_a_missing_table_raises(lake: Lake, tmp_path: Path) -> None:
     lake.append(values(1))
     lake.compact()
-    Path(lake.table).rename(tmp_path / "elsewhere")
+    Path(lake.target.table).rename(tmp_path / "elsewhere")
     with pytest.raises(ConfirmError, match="does not exist any more"):
         lake.reader().current()
 
@@ -311,7 +309,7 @@ def test_several_logs_in_one_table(tmp_path: Path) -> None:
     two.append(values(2))
     two.compact("written")
     one.append(values(3))
-    two.append([{"id": 4, "v": "v4", "w": 4}], pa.schema([*SCHEMA, ("w", pa.int64())]))
+    two.append([{"id": 4, "v": "v4", "w": 4}], schema=pa.schema([*SCHEMA, ("w", pa.int64())]))
     current = sparkwal.Log(one.path).current(sequencers="*")
     assert rows(current) == Counter([(n, f"v{n}", 4 if n == 4 else None) for n in (1, 2, 3, 4)])
     assert current.positions == {"a": one.end - 1, "b": two.end - 1}
@@ -320,9 +318,8 @@ def test_several_logs_in_one_table(tmp_path: Path) -> None:
 
 
 def test_several_logs_in_different_tables_are_an_error(tmp_path: Path) -> None:
-    one, two = Lake(tmp_path, sequencer="a"), Lake(tmp_path, MERGE, ["id"], sequencer="b")
-    two.table = f"{tmp_path}/other"
-    two.target = replace(two.target, table=two.table)
+    one = Lake(tmp_path, sequencer="a")
+    two = Lake(tmp_path, "id", sequencer="b", table=f"{tmp_path}/other")
     for lake in (one, two):
         lake.append(values(1))
         lake.compact()
@@ -341,12 +338,12 @@ def test_options_that_would_show_less_than_all_are_refused(lake: Lake) -> None:
 def test_a_chain_that_moves_on_while_it_is_read_is_looked_at_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sparkwal.lifecycle.delta import snapshot
+    from sparkwal.lifecycle import current_rows
 
     lake.append(values(1))
     lake.compact()
     lake.append(values(2))
-    real, left = snapshot.delta_log, [1, 1]
+    real, left = current_rows.open_table, [1, 1]
 
     def slow(*args: Any) -> Any:
         # Between the look at the chain and the look at the table.
@@ -358,7 +355,7 @@ def test_a_chain_that_moves_on_while_it_is_read_is_looked_at_again(
             lake.done()
         return real(*args)
 
-    monkeypatch.setattr(snapshot, "delta_log", slow)
+    monkeypatch.setattr(current_rows, "open_table", slow)
     assert rows(lake.reader().current()) == Counter([(1, "v1"), (2, "v2"), (3, "v3"), (3, "v3")])
     assert not left
 
@@ -367,7 +364,7 @@ def test_a_table_on_the_logs_own_s3_is_read_with_the_logs_options(
     s3_path: tuple[str, dict[str, str]],
 ) -> None:
     path, options = s3_path
-    lake = Lake(path, MERGE, ["id"], options=options)
+    lake = Lake(path, "id", options=options)
     lake.append(values(1, 2))
     lake.compact()
     lake.append([{"id": 2, "v": "new"}])
@@ -380,18 +377,18 @@ def test_a_table_on_the_logs_own_s3_is_read_with_the_logs_options(
 def test_a_column_added_during_the_look_is_read(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sparkwal.lifecycle.delta import snapshot
+    from sparkwal.lifecycle import current_rows
 
     lake.append(values(1))
     lake.compact()
-    real, left = snapshot.delta_log, [1]
+    real, left = current_rows.open_table, [1]
 
     def slow(*args: Any) -> Any:
         if left:
             left.pop()
             wide = pa.schema([*SCHEMA, ("w", pa.int64())])
-            lake.append([{"id": 2, "v": "v2", "w": 2}], wide)
+            lake.append([{"id": 2, "v": "v2", "w": 2}], schema=wide)
         return real(*args)
 
-    monkeypatch.setattr(snapshot, "delta_log", slow)
+    monkeypatch.setattr(current_rows, "open_table", slow)
     assert rows(lake.reader().current()) == Counter([(1, "v1", None), (2, "v2", 2)])

@@ -19,9 +19,10 @@ from deltalake import write_deltalake
 
 import sparkwal
 from sparkwal.errors import ConfirmError, TableReadError
-from sparkwal.format.lifecycle_record import APPEND, MERGE
+from sparkwal.lifecycle.delta import history
 from sparkwal.lifecycle.delta import transaction_log as files
 from sparkwal.lifecycle.delta.files import OtherFiles, StoreFiles, delta_log
+from sparkwal.lifecycle.table import TableState
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from tests.lifecycle.lakes import SCHEMA, Lake
@@ -39,12 +40,14 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def opened(lake: Lake, storage: dict[str, str] | None = None) -> files.DeltaLog:
-    return delta_log(lake.table, from_keywords(SourceOptions, lake.path, lake.options), storage)
+    return delta_log(
+        lake.target.table, from_keywords(SourceOptions, lake.path, lake.options), storage
+    )
 
 
 def append(lake: Lake, times: int) -> None:
     for _ in range(times):
-        write_deltalake(lake.table, FOREIGN, mode="append", storage_options=lake.storage)
+        write_deltalake(lake.target.table, FOREIGN, mode="append", storage_options=lake.storage)
 
 
 def test_a_commit_that_came_after_the_version_was_pinned_is_not_looked_at(lake: Lake) -> None:
@@ -99,7 +102,7 @@ def test_a_table_that_replaces_another_is_read_from_its_start(lake: Lake, tmp_pa
     append(lake, 3)
     assert log.update()
     before = log.table_id
-    Path(lake.table).rename(tmp_path / "former")
+    Path(lake.target.table).rename(tmp_path / "former")
     assert not log.update()
     append(lake, 3)
     assert log.update() and log.table_id != before
@@ -114,7 +117,7 @@ def _reads_of_each(monkeypatch: pytest.MonkeyPatch, lake: Lake, count: int) -> f
         names.append(name)
         return read(self, name, *part)
 
-    write_deltalake(lake.table, FOREIGN)
+    write_deltalake(lake.target.table, FOREIGN)
     logs = [opened(lake) for _ in range(count)]
     for log in logs:
         assert log.update()
@@ -144,15 +147,15 @@ def test_what_another_log_has_read_of_a_table_is_no_part_of_its_successor(
     lake: Lake, tmp_path: Path
 ) -> None:
     """The folder of a backup: the same table with other versions after the first two."""
-    write_deltalake(lake.table, FOREIGN)
+    write_deltalake(lake.target.table, FOREIGN)
     append(lake, 1)
     late, early = opened(lake), opened(lake)
     assert early.update()
-    shutil.copytree(lake.table, tmp_path / "backup")
+    shutil.copytree(lake.target.table, tmp_path / "backup")
     append(lake, 3)
     assert late.update()
-    shutil.rmtree(lake.table)
-    shutil.copytree(tmp_path / "backup", lake.table)
+    shutil.rmtree(lake.target.table)
+    shutil.copytree(tmp_path / "backup", lake.target.table)
     for _ in range(4):
         lake.delta().alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
         assert early.update()
@@ -180,7 +183,7 @@ def test_requests_do_not_grow_with_what_others_do_to_the_table(
     s3_path: tuple[str, dict[str, str]], optimizes: bool
 ) -> None:
     path, options = s3_path
-    lake = Lake(path, APPEND, options=options)
+    lake = Lake(path, options=options)
     lake.append(values(1))
     lake.compact()
     found = []
@@ -213,7 +216,7 @@ def test_requests_do_not_grow_with_what_others_do_to_the_table(
 def test_a_removal_is_found_among_many_versions(
     tmp_path: Path, keys: tuple[str, ...], undoes: str
 ) -> None:
-    lake = Lake(tmp_path, MERGE if keys else APPEND, keys)
+    lake = Lake(tmp_path, *keys)
     lake.append(values(1))
     lake.compact()
     if "open range" in undoes:
@@ -222,7 +225,7 @@ def test_a_removal_is_found_among_many_versions(
     append(lake, 30)
     lake.delta().optimize.compact()
     if undoes == "overwrite":
-        write_deltalake(lake.table, FOREIGN, mode="overwrite")
+        write_deltalake(lake.target.table, FOREIGN, mode="overwrite")
     else:
         lake.delta().restore(1 if "open range" in undoes else 0)
     append(lake, 30)
@@ -239,32 +242,32 @@ def test_keys_that_return_are_found_among_many_versions(
 ) -> None:
     """A RESTORE that only adds files removes none. The ranges since had removed whole files."""
     schema = pa.schema([("id", pa.int64()), ("gone", pa.bool_())])
-    lake = Lake(tmp_path, MERGE, ["id"], delete_when="gone")
-    lake.append([{"id": 1, "gone": False}], schema)
+    lake = Lake(tmp_path, "id", delete_when="gone")
+    lake.append([{"id": 1, "gone": False}], schema=schema)
     lake.compact()
     before = lake.delta().version()
-    lake.append([{"id": 1, "gone": True}], schema)
+    lake.append([{"id": 1, "gone": True}], schema=schema)
     lake.compact()
     if removed == "an earlier range":
-        lake.append([{"id": 1, "gone": True}], schema)
+        lake.append([{"id": 1, "gone": True}], schema=schema)
         lake.compact()
     confirmed = lake.delta().version()
     lake.delta().restore(before)
     restored = lake.delta().version()
     for _ in range(25):
         foreign = pa.table({"id": [9], "gone": [False]}, schema)
-        write_deltalake(lake.table, foreign, mode="append")
+        write_deltalake(lake.target.table, foreign, mode="append")
     lake.delta().create_checkpoint()
     if is_cleaned:
         for version in range(confirmed + 1, restored + 20):
-            Path(lake.table, "_delta_log", f"{version:020d}.json").unlink()
+            Path(lake.target.table, "_delta_log", f"{version:020d}.json").unlink()
     with pytest.raises(ConfirmError, match="does not reach back" if is_cleaned else "is a RESTORE"):
         lake.reader().current()
 
 
 def test_versions_that_only_added_rows_may_be_gone_from_the_history(tmp_path: Path) -> None:
     """As after Delta's log retention. A range removes no rows of an append table."""
-    lake = Lake(tmp_path, APPEND)
+    lake = Lake(tmp_path)
     lake.append(values(1))
     lake.compact()
     confirmed = lake.delta().version()
@@ -273,7 +276,7 @@ def test_versions_that_only_added_rows_may_be_gone_from_the_history(tmp_path: Pa
     append(lake, 2)
     lake.delta().create_checkpoint()
     optimized = confirmed + 31
-    log = Path(lake.table, "_delta_log")
+    log = Path(lake.target.table, "_delta_log")
     for version in range(confirmed + 1, optimized - 8):
         (log / f"{version:020d}.json").unlink()
     rows = lake.reader().current().to_arrow().to_pylist()
@@ -324,12 +327,24 @@ def test_operations_that_undo_are_recognized(
     operation: str, parameters: dict[str, str], undoes: bool
 ) -> None:
     info = {"operation": operation, "operationParameters": parameters}
-    assert files.change(3, info).undoes is undoes
-    assert not files.change(0, info).undoes
+    assert history.change(3, info).undoes is undoes
+    assert not history.change(0, info).undoes
 
 
 def test_a_users_own_metadata_is_not_a_range() -> None:
     for reported in ("words", "[1]", '{"k": 1}', '{"log_id": 5, "k": 1}', None):
-        assert files.change(1, {"operation": "WRITE", "userMetadata": reported}).k == 0
-    found = files.change(1, {"operation": "WRITE", "userMetadata": '{"log_id": "a", "k": 4}'})
+        assert history.change(1, {"operation": "WRITE", "userMetadata": reported}).k == 0
+    found = history.change(1, {"operation": "WRITE", "userMetadata": '{"log_id": "a", "k": 4}'})
     assert (found.log_id, found.k) == ("a", 4)
+
+
+def test_a_restore_that_names_no_version_shows_no_range() -> None:
+    named = {"operation": "WRITE", "userMetadata": '{"log_id": "a", "k": 2}'}
+    changes = [history.change(2, named), history.change(3, {"operation": "RESTORE"})]
+    table = TableState("t", 3, 2, tuple(changes))
+    found = history.held(table, changes, "a", 1, 1)
+    assert found.unknown == "version 3 is a RESTORE that names no version"
+    back = {"operation": "RESTORE", "operationParameters": {"version": 2}}
+    changes.append(history.change(4, back))
+    found = history.held(table, changes, "a", 1, 1)
+    assert found.ranges == (changes[0],) and not found.unknown

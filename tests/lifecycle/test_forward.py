@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from sparkwal.errors import ConfirmError
-from sparkwal.lifecycle.table import TableState
 from tests.chains import newest
 from tests.lifecycle.test_coordinator import Life
 
@@ -64,22 +61,12 @@ def test_a_log_without_new_rows_in_a_busy_table_gets_a_record_an_hour_and_not_on
 
 
 def test_a_table_whose_old_history_is_deleted_takes_ranges_of_a_log_that_was_quiet(
-    life: Life, monkeypatch: pytest.MonkeyPatch
+    life: Life,
 ) -> None:
-    whole, kept = life.table.snapshot, 30
-
-    def snapshot(log_id: str, since: int, k: int | None = None) -> Any:
-        found = whole(log_id, since)
-        assert found is not None
-        left = tuple(each for each in found.changes if each.version > found.version - kept)
-        return TableState(
-            found.table_id, found.version, found.k, left, len(left) == found.version - since
-        )
-
-    monkeypatch.setattr(life.table, "snapshot", snapshot)
     for _ in range(30):
         for _ in range(3):
             life.table.optimize()
+        life.table.oldest = max(0, len(life.table.versions) - 30)
         life.later(DAY_MS)
         life.process().run_once()
     life.write(1)

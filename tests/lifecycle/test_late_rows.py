@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 import sparkwal
-from sparkwal.format.lifecycle_record import MERGE
 from tests.lifecycle.lakes import Lake
 
 pytestmark = pytest.mark.long
@@ -78,7 +77,7 @@ def test_the_table_and_its_readers_agree_however_ranges_are_cut(tmp_path: Path, 
         "delete_when": "gone",
         "tombstone_horizon_ms": WEEK_MS,
     }
-    lakes = {x: Lake(tmp_path, MERGE, ["a", "b"], sequencer=x, **how) for x in LOGS}
+    lakes = {x: Lake(tmp_path, "a", "b", sequencer=x, **how) for x in LOGS}
     path = lakes[LOGS[0]].path
     model = Model()
     number = 0
@@ -89,7 +88,7 @@ def test_the_table_and_its_readers_agree_however_ranges_are_cut(tmp_path: Path, 
         for _ in range(random_.randrange(1, 6)):
             number += 1
             rows.append(random_row(random_, log, number))
-        lakes[log].append(rows, SCHEMA)
+        lakes[log].append(rows, schema=SCHEMA)
         for row in rows:
             model.take(row)
 

@@ -238,7 +238,7 @@ def test_a_log_of_the_path_cannot_fill_the_table_in_another_way(lives: Lives) ->
     lives.write("b")
     other = replace(TARGET, mode=MERGE, keys=("v",))
     process = Coordinator(
-        lives.root.sequencer("b"), AT_ONCE, table=replace(lives.table, target=other), host="here"
+        lives.root.sequencer("b"), AT_ONCE, table=ModelTable(lives.root, other), host="here"
     )
     with pytest.raises(PlanError, match="fixed its target"):
         process.run_once()

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from sparkwal.format.lifecycle_record import MERGE
 from sparkwal.lifecycle.merging.keyed import merged, older_rows
 from sparkwal.lifecycle.merging.partial_rows import merge_partial
 from sparkwal.reading.metadata import COLUMNS, name_text
@@ -93,14 +92,16 @@ def test_a_reader_of_one_log_merges_rows_of_records_with_other_columns(tmp_path:
     """The log gains a column between two records, and an older column is not in the next one."""
     narrow = pa.schema([("k", pa.int64()), ("v", pa.string()), ("gone", pa.bool_())])
     wide = narrow.append(pa.field("w", pa.int64()))
-    lake = Lake(tmp_path, MERGE, ["k"], delete_when="gone")
-    lake.append([{"k": 1, "v": "a", "w": 1, "gone": False}], wide)
+    lake = Lake(tmp_path, "k", delete_when="gone")
+    lake.append([{"k": 1, "v": "a", "w": 1, "gone": False}], schema=wide)
     lake.compact()
-    other = Lake(tmp_path, MERGE, ["k"], sequencer="other", delete_when="gone")
-    other.append([{"k": 1, "v": "b", "gone": True}, {"k": 2, "v": "b", "gone": False}], narrow)
-    other.append([{"k": 1, "v": "c", "gone": False}], narrow)
-    lake.append([{"k": 2, "v": "d", "w": 2, "gone": False}], wide)
-    other.append([{"k": 2, "v": "e", "gone": False}], narrow)
+    other = Lake(tmp_path, "k", sequencer="other", delete_when="gone")
+    other.append(
+        [{"k": 1, "v": "b", "gone": True}, {"k": 2, "v": "b", "gone": False}], schema=narrow
+    )
+    other.append([{"k": 1, "v": "c", "gone": False}], schema=narrow)
+    lake.append([{"k": 2, "v": "d", "w": 2, "gone": False}], schema=wide)
+    other.append([{"k": 2, "v": "e", "gone": False}], schema=narrow)
     found = lake.reader().current(sequencers="*").to_arrow().to_pylist()
     assert sorted(found, key=lambda row: row["k"]) == [
         {"k": 1, "v": "c", "w": None, "gone": False},

@@ -16,8 +16,9 @@ from sparkwal.errors import ConfirmError, OptionError
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.delta.files import StoreFiles
 from sparkwal.lifecycle.merging.keyed import older_rows
-from sparkwal.lifecycle.table import check_apart
-from tests.lifecycle.lakes import STAGES, Lake, rank
+from sparkwal.lifecycle.targets import check_apart
+from tests.delta_rs_table import rank
+from tests.lifecycle.lakes import STAGES, Lake
 
 pytestmark = pytest.mark.long
 
@@ -51,29 +52,24 @@ def of(*expected: dict[str, Any]) -> Counter[str]:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return Lake(
-        tmp_path,
-        MERGE,
-        ["a", "b"],
-        sequence_by="n",
-        delete_when="gone",
-        tombstone_horizon_ms=WEEK_MS,
+        tmp_path, "a", "b", sequence_by="n", delete_when="gone", tombstone_horizon_ms=WEEK_MS
     )
 
 
 @pytest.mark.parametrize("cuts", [(3,), (1, 3), (2, 3), (1, 2, 3)])
 def test_a_late_row_does_not_bring_a_deleted_key_back(lake: Lake, cuts: tuple[int, ...]) -> None:
     changes = [row(1), row(10, gone=True), row(5)]
-    lake.append([row(0)], SCHEMA)
+    lake.append([row(0)], schema=SCHEMA)
     lake.compact()
     done = 0
     for cut in cuts:
-        lake.append(changes[done:cut], SCHEMA)
+        lake.append(changes[done:cut], schema=SCHEMA)
         before = current(lake)
         lake.compact()
         assert current(lake) == before == table(lake)
         done = cut
     assert table(lake) == of()
-    lake.append([row(11)], SCHEMA)
+    lake.append([row(11)], schema=SCHEMA)
     assert current(lake) == of(row(11))
 
 
@@ -94,10 +90,10 @@ def test_a_late_row_does_not_bring_a_deleted_key_back(lake: Lake, cuts: tuple[in
 def test_ties_nulls_and_nan_are_those_of_the_table(
     lake: Lake, deleted: float | None, late: float | None, is_back: bool
 ) -> None:
-    lake.append([row(None)], SCHEMA)
-    lake.append([row(deleted, gone=True)], SCHEMA)
+    lake.append([row(None)], schema=SCHEMA)
+    lake.append([row(deleted, gone=True)], schema=SCHEMA)
     lake.compact()
-    lake.append([row(late)], SCHEMA)
+    lake.append([row(late)], schema=SCHEMA)
     expected = of(row(late)) if is_back else of()
     assert current(lake) == expected
     lake.compact()
@@ -108,7 +104,7 @@ def test_ties_nulls_and_nan_are_those_of_the_table(
 def test_the_greatest_row_of_each_key_stays_at_every_stage(lake: Lake, seed: int) -> None:
     random_ = random.Random(seed)
     first = row(None)
-    lake.append([first], SCHEMA)
+    lake.append([first], schema=SCHEMA)
     lake.compact()
     model: dict[Any, dict[str, Any]] = {(1, None): first}
     # Delta-rs finds no NaN equal to another.
@@ -126,7 +122,7 @@ def test_the_greatest_row_of_each_key_stays_at_every_stage(lake: Lake, seed: int
             key = (each["a"], each["b"])
             if key not in model or rank(each["n"]) >= rank(model[key]["n"]):
                 model[key] = each
-        lake.append(batch, SCHEMA)
+        lake.append(batch, schema=SCHEMA)
         expected = of(*(each for each in model.values() if not each["gone"]))
         assert current(lake) == expected
         stage = random_.choice([*STAGES, "kept"])
@@ -144,45 +140,45 @@ def test_the_greatest_row_of_each_key_stays_at_every_stage(lake: Lake, seed: int
 
 def test_tombstones_that_were_restored_are_an_error(lake: Lake) -> None:
     for each in (row(10, gone=True), row(12)):
-        lake.append([each], SCHEMA)
+        lake.append([each], schema=SCHEMA)
         lake.compact()
-    lake.append([row(5)], SCHEMA)
+    lake.append([row(5)], schema=SCHEMA)
     lake.tombstones().restore(0)
-    with pytest.raises(ConfirmError, match=r"RESTORE .*_tombstones to version 2, or delete"):
+    with pytest.raises(ConfirmError, match=r"Restore .*_tombstones to version 2, or delete"):
         lake.reader().current()
 
 
 def test_missing_tombstones_are_an_error(lake: Lake) -> None:
-    lake.append([row(10, gone=True)], SCHEMA)
+    lake.append([row(10, gone=True)], schema=SCHEMA)
     lake.compact()
-    lake.append([row(5)], SCHEMA)
+    lake.append([row(5)], schema=SCHEMA)
     shutil.rmtree(lake.target.tombstones)
     with pytest.raises(ConfirmError, match="which keeps the deleted keys .* is missing"):
         lake.reader().current()
 
 
 def test_a_read_without_newer_rows_needs_no_tombstones(lake: Lake) -> None:
-    lake.append([row(10)], SCHEMA)
+    lake.append([row(10)], schema=SCHEMA)
     lake.compact()
     shutil.rmtree(lake.target.tombstones)
     assert current(lake) == of(row(10))
 
 
 def test_a_reader_meets_tombstones_of_a_range_that_the_table_gets_next(lake: Lake) -> None:
-    lake.append([row(1)], SCHEMA)
+    lake.append([row(1)], schema=SCHEMA)
     lake.compact()
-    lake.append([row(10, gone=True)], SCHEMA)
+    lake.append([row(10, gone=True)], schema=SCHEMA)
     lake.compact("kept")
-    lake.append([row(10), row(11, a=2)], SCHEMA)
+    lake.append([row(10), row(11, a=2)], schema=SCHEMA)
     assert current(lake) == of(row(10), row(11, a=2))
 
 
 def test_later_deletes_do_not_change_a_pinned_state(lake: Lake) -> None:
-    lake.append([row(1)], SCHEMA)
+    lake.append([row(1)], schema=SCHEMA)
     lake.compact()
-    lake.append([row(5)], SCHEMA)
+    lake.append([row(5)], schema=SCHEMA)
     pinned = lake.reader().current()
-    lake.append([row(10, gone=True)], SCHEMA)
+    lake.append([row(10, gone=True)], schema=SCHEMA)
     lake.compact()
     assert rows(pinned.to_arrow()) == of(row(5))
     assert current(lake) == of()
@@ -194,12 +190,12 @@ def test_a_delete_of_one_log_counts_for_the_rows_of_another(tmp_path: Path) -> N
         "delete_when": "gone",
         "tombstone_horizon_ms": WEEK_MS,
     }
-    one, two = (Lake(tmp_path, MERGE, ["a", "b"], sequencer=name, **how) for name in "xy")
-    one.append([row(1)], SCHEMA)
+    one, two = (Lake(tmp_path, "a", "b", sequencer=name, **how) for name in "xy")
+    one.append([row(1)], schema=SCHEMA)
     one.compact()
-    one.append([row(10, gone=True)], SCHEMA)
+    one.append([row(10, gone=True)], schema=SCHEMA)
     one.compact()
-    two.append([row(5), row(6, a=2)], SCHEMA)
+    two.append([row(5), row(6, a=2)], schema=SCHEMA)
     found = two.reader().current(sequencers="*")
     assert rows(found.to_arrow()) == of(row(6, a=2))
 
@@ -236,14 +232,14 @@ def test_tombstones_cost_a_reader_one_list_and_their_newest_versions(
     """Only a log with newer rows pays, and only with both options."""
     lake = Lake(
         tmp_path,
-        MERGE,
-        ["a", "b"],
+        "a",
+        "b",
         sequence_by="n",
         delete_when="gone",
         tombstone_horizon_ms=WEEK_MS if keeps else 0,
     )
     for n in range(3):
-        lake.append([row(n, gone=n == 1)], SCHEMA)
+        lake.append([row(n, gone=n == 1)], schema=SCHEMA)
         lake.compact()
     requests: list[str] = []
     sizes, read = StoreFiles.sizes, StoreFiles.read
@@ -261,7 +257,7 @@ def test_tombstones_cost_a_reader_one_list_and_their_newest_versions(
     lake.reader().current()
     of_table = len(requests)
     assert not [request for request in requests if lake.target.tombstones in request]
-    lake.append([row(1)], SCHEMA)
+    lake.append([row(1)], schema=SCHEMA)
     requests.clear()
     current(lake)
     looked = [request for request in requests if lake.target.tombstones in request]

@@ -25,7 +25,7 @@ from sparkwal.format.lifecycle_record import (
 )
 from sparkwal.lifecycle.delta.files import delta_log
 from sparkwal.lifecycle.merging import condition
-from sparkwal.lifecycle.table import check_place
+from sparkwal.lifecycle.targets import check_place
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
@@ -202,7 +202,7 @@ def test_a_log_that_was_never_opened_shows_itself() -> None:
 
 
 def versions(lake: Lake) -> Path:
-    return Path(lake.table) / "_delta_log"
+    return Path(lake.target.table) / "_delta_log"
 
 
 def a_commit(text: str) -> Callable[[Path], None]:
@@ -258,14 +258,14 @@ def test_files_that_no_table_has_are_an_error_that_names_the_table(
     try:
         sparkwal.Log(lake.path).current().to_arrow()
     except (TableReadError, ConfirmError) as error:
-        assert lake.table in str(error)
+        assert lake.target.table in str(error)
 
 
 def test_the_log_of_a_table_is_looked_at_again_after_an_error(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.append([{"id": 1, "v": "v1"}])
     lake.compact()
-    log = delta_log(lake.table, from_keywords(SourceOptions, lake.path, {}))
+    log = delta_log(lake.target.table, from_keywords(SourceOptions, lake.path, {}))
     file = versions(lake) / f"{0:020d}.json"
     intact = file.read_text()
     file.write_text("{")

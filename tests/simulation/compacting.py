@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from sparkwal.errors import (
     CollectedError,
@@ -13,21 +14,17 @@ from sparkwal.errors import (
     StoreUnavailableError,
     WriteError,
 )
-from sparkwal.format import schema
-from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import FLOOR, MERGE, NO_TABLE_VERSION, Promise, Target
 from sparkwal.lifecycle.collecting.old_records import forget_old_records
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.lifecycle.table import TableState
-from sparkwal.protocol.records import live_records
-from sparkwal.protocol.recovery import find_head
-from sparkwal.reading.rows import pieces_of, read_pieces
+from sparkwal.lifecycle.table import Held, TableState
 from sparkwal.store.base import LogStore, Transient
 from tests.chains import Seen, put_next
+from tests.lifecycle.table import rows_of
 from tests.simulation.clients import WorldClock, WorldStore, world_log
-from tests.simulation.lake import Row
 from tests.simulation.machine import Ask, Machine, Process
+from tests.simulation.outside import Row
 from tests.simulation.world import EXPIRY_MS, Call
 
 TARGET = Target("sim://lake/table")
@@ -42,13 +39,35 @@ GRACE_MS = 3_600_000
 
 
 @dataclass(frozen=True)
-class WorldTable:
-    """The table of a simulated process."""
+class _InWorld:
+    """A table of the world, of which a process asks the history."""
 
     ask: Ask
     log: LogStore
+    of: ClassVar[str]
+
+    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
+        found: TableState | None = self._asked("look", log_id, since)
+        return found
+
+    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
+        found: Held | None = self._asked("held", log_id, since, k)
+        return found
+
+    def _asked(self, operation: str, *arguments: Any) -> Any:
+        try:
+            return self.ask(Call(f"{self.of}_{operation}", arguments))
+        except Transient as error:
+            raise WriteError(error.reason) from error
+
+
+@dataclass(frozen=True)
+class WorldTable(_InWorld):
+    """The table of a simulated process."""
+
     target: Target
     tombstones: WorldTombstones | None = None
+    of = "table"
 
     def check_rows(self, promise: Promise, spark_schema: str) -> None:
         """It takes any row."""
@@ -57,13 +76,6 @@ class WorldTable:
         self.ask(Call("table_make"))
         if self.tombstones is not None:
             self.tombstones.prepare()
-
-    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        try:
-            found: TableState | None = self.ask(Call("table_look", (log_id, since)))
-        except Transient as error:
-            raise WriteError(error.reason) from error
-        return found
 
     def write(self, promise: Promise, tombstones_version: int = NO_TABLE_VERSION) -> None:
         begun = self.snapshot(promise.table.app_id, -1)
@@ -84,28 +96,17 @@ class WorldTable:
         self, promise: Promise, begun: tuple[str, int], rows: tuple[Row, ...] | None
     ) -> None:
         """Commit the transaction of the range with its rows; None burns it."""
-        try:
-            self.ask(Call("table_write", (begun, *promise.range_id, rows)))
-        except Transient as error:
-            raise WriteError(error.reason) from error
+        self._asked("write", begun, promise.range_id, rows)
 
 
 @dataclass(frozen=True)
-class WorldTombstones:
+class WorldTombstones(_InWorld):
     """The tombstones of that table."""
 
-    ask: Ask
-    log: LogStore
+    of = "tombstones"
 
     def prepare(self) -> None:
         self.ask(Call("tombstones_make"))
-
-    def snapshot(self, log_id: str, since: int, k: int | None = None) -> TableState | None:
-        try:
-            found: TableState | None = self.ask(Call("tombstones_look", (log_id, since)))
-        except Transient as error:
-            raise WriteError(error.reason) from error
-        return found
 
     def write(self, promise: Promise, *, is_repeated: bool = False) -> None:
         begun = self.snapshot(promise.table.app_id, -1)
@@ -113,13 +114,8 @@ class WorldTombstones:
             raise WriteError("the tombstones were deleted")
         if begun.k >= promise.table.k and not is_repeated:
             return
-        range_ = promise.range_id
         rows = _rows(self.log, promise)
-        call = Call("tombstones_write", (begun.version, range_, rows, not is_repeated))
-        try:
-            self.ask(call)
-        except Transient as error:
-            raise WriteError(error.reason) from error
+        self._asked("write", begun.version, promise.range_id, rows, not is_repeated)
 
 
 def _rows(log: LogStore, promise: Promise) -> tuple[Row, ...]:
@@ -128,14 +124,8 @@ def _rows(log: LogStore, promise: Promise) -> tuple[Row, ...]:
         found: list[Row] = []
         for part in promise.ranges:
             log = log.root.sequencer(part.sequencer)
-            window = find_head(log).window
-            for record in live_records(log, window, part.cut, part.to, log_id=part.log_id):
-                header = record.header
-                if isinstance(header, CommitHeader):
-                    target = schema.to_arrow(record.spark_schema)
-                    batches = read_pieces(log, pieces_of(log, record), target)
-                    values = [v for batch in batches for v in batch.column(0).to_pylist()]
-                    found.append((header.log_id, header.position, tuple(values)))
+            for header, values in rows_of(log, part.cut, part.to, log_id=part.log_id):
+                found.append((header.log_id, header.position, tuple(values)))
         return tuple(found)
     except (InvalidLogError, CollectedError) as error:
         raise ReadError(str(error)) from error

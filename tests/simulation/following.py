@@ -22,8 +22,8 @@ from tests.consumers import consumer, join, publish
 from tests.simulation.clients import WorldClock, WorldStore, world_log
 from tests.simulation.compacting import TARGET, WorldTable, WorldTombstones, outsider
 from tests.simulation.data import PREFIX
-from tests.simulation.lake import Row
 from tests.simulation.machine import Ask, Machine, Process
+from tests.simulation.outside import Row
 from tests.simulation.world import Call, State, apply
 
 _OPTIONS = SourceOptions(path="/sim")

@@ -118,9 +118,10 @@ MUTATIONS = [
         "a transaction is named by a log and not by its table",
         _LOGS,
         "simulation/compacting.py",
-        'Call("table_write", (begun, *promise.range_id, rows))',
-        'Call("table_write", (begun, find_head(self.log).live.header.log_id, '
-        "promise.table.k, rows))",
+        'self._asked("write", begun, promise.range_id, rows)',
+        "from sparkwal.protocol.recovery import find_head\n"
+        "        own = find_head(self.log).live.header.log_id\n"
+        '        self._asked("write", begun, (own, promise.table.k), rows)',
     ),
     Mutation(
         "tombstones-first",
@@ -135,8 +136,8 @@ MUTATIONS = [
         "the tombstones of a range carry no transaction",
         _KEPT,
         "simulation/compacting.py",
-        "(begun.version, range_, rows, not is_repeated)",
-        "(begun.version, range_, rows, False)",
+        "begun.version, promise.range_id, rows, not is_repeated",
+        "begun.version, promise.range_id, rows, False",
     ),
     Mutation(
         "tombstones-undo-nothing",
@@ -255,14 +256,14 @@ MUTATIONS = [
         "kept-range-done",
         "the table is restored to its newest version, and accepted",
         "lifecycle/compaction.py",
-        "newer = _ranges_after_confirmed(promise, snapshot)",
-        "newer: tuple[Change, ...] = ()",
+        "newer = held.ranges",
+        "newer = ()",
     ),
     Mutation(
         "restore-not-before",
         _ACCEPTED,
         "lifecycle/compaction.py",
-        "if change.restores < before and change.restores not in ranges_of:",
+        "if held.unknown:",
         "if False:",
     ),
     Mutation(

@@ -11,7 +11,8 @@ from tests.simulation import oracle
 from tests.simulation.data import PREFIX
 
 if TYPE_CHECKING:
-    from tests.simulation.lake import Row, Version
+    from tests.lifecycle.table import Version
+    from tests.simulation.outside import Row
     from tests.simulation.world import State
 
 _MAX = 2**64 - 1

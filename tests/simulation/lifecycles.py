@@ -33,8 +33,8 @@ from tests.simulation.following import (
     reader_of_the_log,
     without_a_log,
 )
-from tests.simulation.lake import undisturbed
 from tests.simulation.machine import Machine, Process
+from tests.simulation.outside import undisturbed
 from tests.simulation.processes import appender, driver
 from tests.simulation.world import Call, State, apply, without
 

@@ -15,7 +15,7 @@ from tests.simulation import lifecycle_oracle
 from tests.simulation.data import JOURNALED, PREFIX, partitions_of, rows_of
 
 if TYPE_CHECKING:
-    from tests.simulation.lake import Row
+    from tests.simulation.outside import Row
     from tests.simulation.world import State
 
 _MAX = 2**64 - 1

@@ -8,9 +8,9 @@ from tests.simulation.compacting import compactor, outsider
 from tests.simulation.configuration import Configuration
 from tests.simulation.explore import Budget
 from tests.simulation.following import current
-from tests.simulation.lake import beside, with_damaged_rows
 from tests.simulation.lifecycles import after, before, compacted, written
 from tests.simulation.machine import Ask
+from tests.simulation.outside import beside, with_damaged_rows
 from tests.simulation.processes import driver
 from tests.simulation.world import Call, State, apply
 

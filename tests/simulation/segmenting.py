@@ -21,8 +21,8 @@ from tests.simulation.configuration import Configuration, keeping, with_blocks
 from tests.simulation.data import PREFIX
 from tests.simulation.explore import Budget, died_in_flight
 from tests.simulation.following import follower, rows_of_records
-from tests.simulation.lake import undisturbed
 from tests.simulation.machine import Ask, Machine, Process
+from tests.simulation.outside import undisturbed
 from tests.simulation.processes import appender, driver
 from tests.simulation.world import Call, State, apply, without
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from sparkwal.protocol.hint import fence
 from sparkwal.store.base import Entry, NotFound, Transient
-from tests.simulation import lake, losses, oracle
+from tests.lifecycle.table import Versions
+from tests.simulation import losses, oracle, outside
 from tests.simulation.data import PREFIX
-from tests.simulation.lake import Row, Table
+from tests.simulation.outside import Row
 
 # A consumer that has not reported its position for longer counts no more.
 EXPIRY_MS = 3 * 3_600_000
@@ -156,8 +157,8 @@ class State:
     forks: frozenset[int] = frozenset()
     archived: int = 0
     modified: dict[str, int] = field(default_factory=dict)
-    tables: tuple[Table, ...] = ()
-    tombstones: Table = ()
+    tables: tuple[Versions, ...] = ()
+    tombstones: Versions = ()
     joined: frozenset[str] = frozenset()
     former: tuple[tuple[str, tuple[Row, ...]], ...] = ()
     again_ms: int = 0
@@ -322,7 +323,7 @@ def _age(state: State, key: str) -> tuple[State, Any]:
     """And whether the table has lost something that its log counts on."""
     if key not in state.objects:
         return state, NotFound(key)
-    return state, (state.now_ms - state.modified[key], lake.is_undone(state))
+    return state, (state.now_ms - state.modified[key], outside.is_undone(state))
 
 
 def _load_hint(state: State, leader_id: str) -> tuple[State, Any]:
@@ -524,5 +525,5 @@ _OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "rows": _rows,
     "archive": _archive,
     "cut_off": losses.cut_off,
-    **lake.OPERATIONS,
+    **outside.OPERATIONS,
 }

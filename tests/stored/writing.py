@@ -15,7 +15,6 @@ import pyarrow as pa
 import sparkwal
 from sparkwal.errors import SparkWalError, StoreUnavailableError
 from sparkwal.format import keys
-from sparkwal.format.lifecycle_record import MERGE
 from sparkwal.protocol import archive
 from sparkwal.store.base import Transient
 from sparkwal.store.local import LocalStore
@@ -279,23 +278,16 @@ def lake() -> Expected:
 def keyed() -> Expected:
     """A log with a table by keys, and a deleted key whose sequence is kept."""
     schema = pa.schema([*SCHEMA, ("seq", pa.int64()), ("gone", pa.bool_())])
-    of_log = Lake(
-        PLACE,
-        MERGE,
-        ["id"],
-        sequence_by="seq",
-        delete_when="gone",
-        tombstone_horizon_ms=10**12,
-    )
+    of_log = Lake(PLACE, "id", sequence_by="seq", delete_when="gone", tombstone_horizon_ms=10**12)
 
     def change(number: int, v: str, seq: int, gone: bool = False) -> Row:
         return {"id": number, "v": v, "seq": seq, "gone": gone}
 
-    of_log.append([change(1, "a", 1), change(2, "b", 1), change(3, "c", 1)], schema)
+    of_log.append([change(1, "a", 1), change(2, "b", 1), change(3, "c", 1)], schema=schema)
     of_log.compact()
-    of_log.append([change(1, "", 5, gone=True), change(2, "b2", 2)], schema)
+    of_log.append([change(1, "", 5, gone=True), change(2, "b2", 2)], schema=schema)
     of_log.compact()
     # Older than the delete of its key.
-    of_log.append([change(1, "late", 4), change(4, "d", 1)], schema)
+    of_log.append([change(1, "late", 4), change(4, "d", 1)], schema=schema)
     last = [change(2, "b2", 2), change(3, "c", 1), change(4, "d", 1)]
     return {"current": {"default": last}}

@@ -22,7 +22,7 @@ from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.lifecycle.merging.keyed import holds
 from sparkwal.spark.conditions import deletes
 from sparkwal.spark.delta_writing import isolated_session
-from tests.spark.tables.lake import Lake, value
+from tests.lifecycle.lakes import Lake, value
 
 ROWS = pa.table(
     {
@@ -121,10 +121,10 @@ def forged(lake: Lake, **changes: Any) -> None:
 def test_a_condition_that_calls_java_is_not_run_by_a_reader(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(delta, tmp_path, "id", delete_when="v = 'x'")
-    lake.append(value(1))
+    lake = Lake(tmp_path, "id", spark=delta, delete_when="v = 'x'")
+    lake.append([value(1)])
     lake.compact()
-    lake.append(value(2))
+    lake.append([value(2)])
     forged(lake, delete_when=CALLS_JAVA)
     with pytest.raises(OptionError, match=r"it calls java_method.*read_current\(…, delete_when=…"):
         lake.current().collect()
@@ -139,8 +139,8 @@ def test_a_condition_that_calls_java_is_not_run_by_a_reader(
 
 
 def test_another_condition_than_the_logs_is_refused(delta: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(delta, tmp_path, "id", delete_when="v = 'x'")
-    lake.append(value(1))
+    lake = Lake(tmp_path, "id", spark=delta, delete_when="v = 'x'")
+    lake.append([value(1)])
     lake.compact()
     with pytest.raises(OptionError, match="delete_when is \"v = 'y'\".*has \"v = 'x'\""):
         lake.current(delete_when="v = 'y'")
@@ -148,8 +148,8 @@ def test_another_condition_than_the_logs_is_refused(delta: SparkSession, tmp_pat
 
 def test_no_class_that_a_table_names_is_loaded(delta: SparkSession, tmp_path: Path) -> None:
     """PySpark unpickles the class of a user-defined type when it looks at a schema."""
-    lake = Lake(delta, tmp_path)
-    lake.append(value(1))
+    lake = Lake(tmp_path, spark=delta)
+    lake.append([value(1)])
     lake.compact()
     made = tmp_path / "loaded"
 

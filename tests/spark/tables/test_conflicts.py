@@ -14,8 +14,8 @@ from sparkwal import events
 from sparkwal.lifecycle.compaction import publish_range, write_range
 from sparkwal.protocol.chain import Chain
 from sparkwal.protocol.clock import Clock
+from tests.lifecycle.lakes import Lake, value
 from tests.spark.tables.gate import Gate
-from tests.spark.tables.lake import Lake, value
 
 # Whether a MERGE that has read the table must start again.
 CHANGES = {
@@ -44,14 +44,14 @@ def retried() -> Iterator[list[str]]:
 def test_a_merge_starts_again_when_others_changed_the_rows_it_read(
     delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retried: list[str]
 ) -> None:
-    lake = Lake(delta, tmp_path, "id")
-    lake.append(value(1), value(2))
+    lake = Lake(tmp_path, "id", spark=delta)
+    lake.append([value(1), value(2)])
     lake.compact()
     for number, (statement, conflicts) in enumerate(CHANGES.items()):
         gate = Gate(tmp_path / f"gate-{number}")
         # A file that OPTIMIZE joins with others.
         delta.sql(f"INSERT INTO delta.`{lake.target.table}` VALUES ({20 + number}, 'other')")
-        lake.append({"id": 2, "v": statement}, value(10 + number))
+        lake.append([{"id": 2, "v": statement}, value(10 + number)])
         lake.intent()
         with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
             gate.in_the_write(patch)

@@ -17,7 +17,7 @@ from sparkwal.errors import ConfirmError
 from sparkwal.format.lifecycle_record import FLOOR
 from sparkwal.spark import read_current as reading
 from tests.all_types import one_row
-from tests.spark.tables.lake import SCHEMA, STAGES, Lake, value
+from tests.lifecycle.lakes import SCHEMA, STAGES, Lake, value
 
 
 def rows(found: DataFrame) -> Counter[Any]:
@@ -33,17 +33,17 @@ def of(*expected: dict[str, Any]) -> Counter[Any]:
 
 
 def test_appended_rows_are_read_once_at_every_stage(delta: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(delta, tmp_path)
-    lake.append(value(1), value(2))
+    lake = Lake(tmp_path, spark=delta)
+    lake.append([value(1), value(2)])
     assert rows(lake.current()) == of(value(1), value(2))
     expected = of(value(1), value(2))
     for number, stage in enumerate(STAGES, 3):
-        lake.append(value(number))
+        lake.append([value(number)])
         expected += of(value(number))
         lake.compact(stage)
         found, plan = lake.current(include_position=True)
         assert arrow_rows(lake) == expected
-        lake.append(value(10 * number))
+        lake.append([value(10 * number)])
         # A pinned state stays, also in a view.
         found.createOrReplaceTempView("now")
         assert rows(delta.table("now")) == expected
@@ -67,7 +67,7 @@ def test_keyed_rows_are_a_dictionary_at_every_stage(
     schema = pa.schema(
         [("a", pa.int64()), ("b", pa.string()), ("n", pa.int64()), ("op", pa.string())]
     )
-    lake = Lake(delta, tmp_path, "A", "b", delete_when="op = 'd'", sequence_by=by)
+    lake = Lake(tmp_path, "A", "b", spark=delta, delete_when="op = 'd'", sequence_by=by)
     random_ = random.Random(7)
     model: dict[Any, dict[str, Any]] = {}
     number = 0
@@ -94,7 +94,7 @@ def test_keyed_rows_are_a_dictionary_at_every_stage(
                 model.pop(key, None)
             else:
                 model[key] = row
-        lake.append(*batch, schema=schema)
+        lake.append(batch, schema=schema)
         expected = of(*model.values())
         lake.compact(stage)
         assert rows(lake.current()) == expected, stage
@@ -116,12 +116,12 @@ def test_columns_that_the_log_gained_and_those_that_only_the_table_has(
     delta: SparkSession, tmp_path: Path
 ) -> None:
     wide = pa.schema([*SCHEMA, ("w", pa.float64())])
-    lake = Lake(delta, tmp_path, "id")
-    lake.append(value(1), value(2))
+    lake = Lake(tmp_path, "id", spark=delta)
+    lake.append([value(1), value(2)])
     lake.compact()
     delta.sql(f"ALTER TABLE delta.`{lake.target.table}` ADD COLUMN extra STRING")
     delta.sql(f"UPDATE delta.`{lake.target.table}` SET extra = 'kept'")
-    lake.append({"id": 2, "v": "new", "w": 0.5}, {"id": 3, "v": "v3", "w": 1.5}, schema=wide)
+    lake.append([{"id": 2, "v": "new", "w": 0.5}, {"id": 3, "v": "v3", "w": 1.5}], schema=wide)
     before = rows(lake.current())
     assert before == of(
         {"id": 1, "v": "v1", "w": None, "extra": "kept"},
@@ -136,10 +136,10 @@ def test_columns_that_the_log_gained_and_those_that_only_the_table_has(
 
 def test_all_types_are_equal_on_both_sides(delta: SparkSession, tmp_path: Path) -> None:
     table = one_row("UTC")
-    lake = Lake(delta, tmp_path)
-    lake.append(*table.to_pylist(), schema=table.schema)
+    lake = Lake(tmp_path, spark=delta)
+    lake.append([*table.to_pylist()], schema=table.schema)
     lake.compact()
-    lake.append(*table.to_pylist(), schema=table.schema)
+    lake.append([*table.to_pylist()], schema=table.schema)
     found = lake.current()
     log = delta.read.format("weaselwal").load(lake.path)
     assert found.schema == log.schema
@@ -165,20 +165,20 @@ def test_all_types_are_equal_on_both_sides(delta: SparkSession, tmp_path: Path) 
 def test_tables_of_every_feature_are_read_without_spark(
     delta: SparkSession, tmp_path: Path, how: dict[str, Any]
 ) -> None:
-    lake = Lake(delta, tmp_path, **how)
-    lake.append(*({"id": n, "v": f"v{n % 2}"} for n in range(20)))
+    lake = Lake(tmp_path, spark=delta, **how)
+    lake.append([*({"id": n, "v": f"v{n % 2}"} for n in range(20))])
     lake.compact()
     delta.sql(f"DELETE FROM delta.`{lake.target.table}` WHERE id % 3 = 0").collect()
-    lake.append(value(0))
+    lake.append([value(0)])
     expected = of(value(0), *({"id": n, "v": f"v{n % 2}"} for n in range(20) if n % 3))
     assert rows(lake.current()) == expected == arrow_rows(lake)
 
 
 @pytest.mark.slow
 def test_a_table_that_was_restored_is_an_error(delta: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(delta, tmp_path)
+    lake = Lake(tmp_path, spark=delta)
     for number in (1, 2):
-        lake.append(value(number))
+        lake.append([value(number)])
         lake.compact()
     delta.sql(f"OPTIMIZE delta.`{lake.target.table}`").collect()
     assert rows(lake.current()) == of(value(1), value(2)) == arrow_rows(lake)
@@ -190,14 +190,14 @@ def test_a_table_that_was_restored_is_an_error(delta: SparkSession, tmp_path: Pa
 
 @pytest.mark.slow
 def test_several_logs_in_one_table(delta: SparkSession, tmp_path: Path) -> None:
-    one, two = (Lake(delta, tmp_path, sequencer=name) for name in "ab")
-    one.append(value(1))
+    one, two = (Lake(tmp_path, spark=delta, sequencer=name) for name in "ab")
+    one.append([value(1)])
     one.compact()
-    two.append(value(2))
+    two.append([value(2)])
     two.compact("written")
-    one.append(value(3))
+    one.append([value(3)])
     wide = pa.schema([*SCHEMA, ("w", pa.int64())])
-    two.append({**value(4), "w": 4}, schema=wide)
+    two.append([{**value(4), "w": 4}], schema=wide)
     found, plan = sparkwal.read_current(delta, one.path, sequencers="*", include_position=True)
     expected = [{**value(number), "w": 4 if number == 4 else None} for number in (1, 2, 3, 4)]
     assert rows(found) == of(*expected)
@@ -207,10 +207,10 @@ def test_several_logs_in_one_table(delta: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_pinned_state_outlives_later_compactions(delta: SparkSession, tmp_path: Path) -> None:
     """Its rows are deleted a grace later at the earliest."""
-    lake = Lake(delta, tmp_path)
-    lake.append(value(1))
+    lake = Lake(tmp_path, spark=delta)
+    lake.append([value(1)])
     lake.compact()
-    lake.append(value(2))
+    lake.append([value(2)])
     found = lake.current()
     lake.compact()
     head = lake.head()
@@ -222,9 +222,9 @@ def test_a_pinned_state_outlives_later_compactions(delta: SparkSession, tmp_path
 def test_a_lease_holds_the_floors_of_the_logs_with_newer_rows(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    one, two = (Lake(delta, tmp_path, sequencer=name) for name in "ab")
+    one, two = (Lake(tmp_path, spark=delta, sequencer=name) for name in "ab")
     for lake in (one, two):
-        lake.append(value(1))
+        lake.append([value(1)])
     lake.compact()
     found = sparkwal.read_current(delta, one.path, sequencers="*", lease="1h")
     (lease,) = sparkwal.consumers(one.path, sequencers="*")
@@ -245,10 +245,12 @@ def test_the_current_rows_are_those_of_the_table_after_the_merge(
     def row(key: str | None, n: float | None, v: str) -> dict[str, Any]:
         return {"k": {"a": key}, "n": n, "v": v}
 
-    lake = Lake(delta, tmp_path, "k", sequence_by=by, delete_when="v = 'gone'")
+    lake = Lake(tmp_path, "k", spark=delta, sequence_by=by, delete_when="v = 'gone'")
     lake.append(
-        *(row(key, n, "old") for key, n in zip("abcd", (nan, 1.0, nan, 2.0), strict=True)),
-        row(None, 1.0, "old"),
+        [
+            *(row(key, n, "old") for key, n in zip("abcd", (nan, 1.0, nan, 2.0), strict=True)),
+            row(None, 1.0, "old"),
+        ],
         schema=schema,
     )
     lake.compact()
@@ -263,7 +265,7 @@ def test_the_current_rows_are_those_of_the_table_after_the_merge(
         row("e", nan, "first"),
         row("e", 1.0, "new"),
     ]
-    lake.append(*tail, schema=schema)
+    lake.append(tail, schema=schema)
     small, without = rows(lake.current()), arrow_rows(lake)
     delta.sql(f"ALTER TABLE {table} ADD COLUMN `order` STRING")
     delta.sql(f"UPDATE {table} SET `order` = 'kept'").collect()
@@ -286,14 +288,14 @@ def test_a_delete_condition_means_what_it_means_to_the_compaction(
         "(at < TIMESTAMP '2024-01-01 05:00:00' AND hour(at) > 1) OR size(tags) = -1"
         " OR CAST(at AS STRING) = '2024-01-01 12:00:00'"
     )
-    lake = Lake(delta, tmp_path, "id", delete_when=when)
-    lake.append({"id": 0, "at": None, "tags": None}, schema=schema)
+    lake = Lake(tmp_path, "id", spark=delta, delete_when=when)
+    lake.append([{"id": 0, "at": None, "tags": None}], schema=schema)
     lake.compact()
     hours = [
         {"id": hour, "at": datetime(2024, 1, 1, hour, tzinfo=UTC), "tags": None}
         for hour in range(24)
     ]
-    lake.append(*hours, schema=schema)
+    lake.append(hours, schema=schema)
     session = delta.newSession()
     session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     session.conf.set("spark.sql.ansi.enabled", "false")

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.errors import OptionError, PlanError
-from tests.spark.tables.lake import SCHEMA, Lake, value
+from tests.lifecycle.lakes import SCHEMA, Lake, value
 
 
 def run(delta: SparkSession, lake: Lake, table: str | None = None) -> sparkwal.Lifecycle:
@@ -22,10 +22,10 @@ def run(delta: SparkSession, lake: Lake, table: str | None = None) -> sparkwal.L
 def test_a_table_with_a_required_column_is_refused_and_another_one_is_taken(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(delta, tmp_path)
+    lake = Lake(tmp_path, spark=delta)
     name = lake.target.table
     delta.sql(f"CREATE TABLE delta.`{name}` (id BIGINT, tenant STRING NOT NULL) USING delta")
-    lake.append(value(1))
+    lake.append([value(1)])
     with pytest.raises(PlanError, match="'tenant'.* is NOT NULL"):
         run(delta, lake).run_once(whole=True)
     done = run(delta, lake, str(tmp_path / "other")).run_once(whole=True)
@@ -35,11 +35,11 @@ def test_a_table_with_a_required_column_is_refused_and_another_one_is_taken(
 def test_a_column_whose_name_the_table_refuses_leaves_no_open_range(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(delta, tmp_path, "id")
-    lake.append(value(1))
+    lake = Lake(tmp_path, "id", spark=delta)
+    lake.append([value(1)])
     run(delta, lake).run_once(whole=True)
     wider = pa.schema([*SCHEMA, pa.field("two words", pa.int64())])
-    lake.append({**value(2), "two words": 2}, schema=wider)
+    lake.append([{**value(2), "two words": 2}], schema=wider)
     with pytest.raises(PlanError, match="does not take the log's new columns"):
         run(delta, lake).run_once(whole=True)
     assert not lake.head().is_open
@@ -56,8 +56,8 @@ def test_a_partition_column_with_a_dot_is_refused_with_keys(
     delta: SparkSession, tmp_path: Path, *, is_new: bool
 ) -> None:
     schema = pa.schema([("id", pa.int64()), ("d.n", pa.string())])
-    lake = Lake(delta, tmp_path, "id", partition_by=("d.n",) if is_new else ())
-    lake.append({"id": 1, "d.n": "x"}, schema=schema)
+    lake = Lake(tmp_path, "id", spark=delta, partition_by=("d.n",) if is_new else ())
+    lake.append([{"id": 1, "d.n": "x"}], schema=schema)
     name = lake.target.table
     if not is_new:
         columns = "id BIGINT, `d.n` STRING"
@@ -104,10 +104,10 @@ def test_a_row_that_the_table_refuses_is_found_before_its_range_is_promised(
     wrong: dict[str, Any],
     cause: str,
 ) -> None:
-    lake = Lake(delta, tmp_path, *keys)
+    lake = Lake(tmp_path, *keys, spark=delta)
     table = f"delta.`{lake.target.table}`"
     delta.sql(f"CREATE TABLE {table} ({columns}) USING delta")
-    lake.append(value(1))
+    lake.append([value(1)])
     run(delta, lake).run_once(whole=True)
     if "n INT" in columns:
         delta.sql(f"UPDATE {table} SET n = 1")
@@ -115,10 +115,10 @@ def test_a_row_that_the_table_refuses_is_found_before_its_range_is_promised(
         delta.sql(f"ALTER TABLE {table} {alter}")
     if keys:
         # A row that replaces another keeps the values of the table's own columns.
-        lake.append(value(1))
+        lake.append([value(1)])
         run(delta, lake).run_once(whole=True)
     before = lake.head()
-    lake.append(wrong)
+    lake.append([wrong])
     with pytest.raises(PlanError, match=f"refuses 1 rows of positions .*, because .*{cause}"):
         run(delta, lake).run_once(whole=True)
     assert lake.head() == before and not before.is_open
@@ -130,7 +130,7 @@ def test_a_row_that_the_table_does_not_get_may_break_its_rules(
 ) -> None:
     """One that loses against another row, and one that deletes its key."""
     schema = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("gone", pa.bool_())])
-    lake = Lake(delta, tmp_path, "id", sequence_by="n", delete_when="gone")
+    lake = Lake(tmp_path, "id", spark=delta, sequence_by="n", delete_when="gone")
     life = sparkwal.Lifecycle(
         lake.path,
         spark=delta,
@@ -139,8 +139,8 @@ def test_a_row_that_the_table_does_not_get_may_break_its_rules(
         sequence_by="n",
         delete_when="gone",
     )
-    lake.append({"id": 1, "n": 5, "gone": False}, schema=schema)
-    lake.append({"id": 2, "n": 5, "gone": True}, schema=schema)
+    lake.append([{"id": 1, "n": 5, "gone": False}], schema=schema)
+    lake.append([{"id": 2, "n": 5, "gone": True}], schema=schema)
     life.run_once(whole=True)
     table = f"delta.`{lake.target.table}`"
     delta.sql(f"ALTER TABLE {table} ADD CONSTRAINT odd CHECK (n = 5 OR n = 7)")
@@ -152,7 +152,7 @@ def test_a_row_that_the_table_does_not_get_may_break_its_rules(
         (3, 7, False),
         (1, 8, True),
     ):
-        lake.append({"id": number, "n": n, "gone": gone}, schema=schema)
+        lake.append([{"id": number, "n": n, "gone": gone}], schema=schema)
     life.run_once(whole=True)
     rows = {tuple(row) for row in delta.read.format("delta").load(lake.target.table).collect()}
     assert rows == {(3, 7, False)}
@@ -161,16 +161,16 @@ def test_a_row_that_the_table_does_not_get_may_break_its_rules(
 def test_rows_that_lack_a_generated_column_are_refused_until_the_table_has_them(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(delta, tmp_path, "id")
+    lake = Lake(tmp_path, "id", spark=delta)
     name = lake.target.table
     delta.sql(
         f"CREATE TABLE delta.`{name}` (id BIGINT, v STRING, "
         "twice BIGINT GENERATED ALWAYS AS (id * 2)) USING delta"
     )
-    lake.append(value(1))
+    lake.append([value(1)])
     run(delta, lake).run_once(whole=True)
     assert [row.twice for row in lake.current().collect()] == [2]
-    lake.append(value(2))
+    lake.append([value(2)])
     with pytest.raises(OptionError, match="Delta computes the column 'twice'"):
         lake.current()
     with pytest.raises(OptionError, match="Delta computes the column 'twice'"):

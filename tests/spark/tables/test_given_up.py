@@ -16,8 +16,8 @@ import sparkwal
 from sparkwal.errors import PlanError, WriteError
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.spark.delta_files import spark_path
+from tests.lifecycle.lakes import SCHEMA, Lake, value
 from tests.spark.tables.gate import Gate
-from tests.spark.tables.lake import SCHEMA, Lake, value
 from tests.spark.tables.test_many_logs import Path20
 
 pytestmark = pytest.mark.slow
@@ -33,11 +33,11 @@ def life(lake: Lake) -> sparkwal.Lifecycle:
 
 def refused(delta: SparkSession, folder: Path, *keys: str) -> Lake:
     """A log whose second range violates a CHECK of its table."""
-    lake = Lake(delta, folder, *keys)
-    lake.append(value(1))
+    lake = Lake(folder, *keys, spark=delta)
+    lake.append([value(1)])
     life(lake).run_once(whole=True)
     delta.sql(f"ALTER TABLE {name(lake)} ADD CONSTRAINT small CHECK (id < 10)")
-    lake.append(value(2), value(20))
+    lake.append([value(2), value(20)])
     for _ in range(2):
         with pytest.raises(WriteError, match=WAY):
             life(lake).run_once(whole=True)
@@ -86,7 +86,7 @@ def test_a_range_that_is_given_up_is_promised_again_with_more_rows_and_columns(
     assert rows(lake) == [(1, "v1")]
     delta.sql(f"ALTER TABLE {name(lake)} DROP CONSTRAINT small")
     wider = pa.schema([*SCHEMA, ("w", pa.int64())])
-    lake.append({**value(3), "w": 3}, schema=wider)
+    lake.append([{**value(3), "w": 3}], schema=wider)
     done = life(lake).run_once(whole=True)
     assert done.compacted is not None
     assert (done.compacted.k, done.compacted.start) == (promised.k + 1, promised.cut)
@@ -96,13 +96,13 @@ def test_a_range_that_is_given_up_is_promised_again_with_more_rows_and_columns(
 def test_a_range_whose_column_joined_after_the_promise_is_given_up(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(delta, tmp_path)
-    lake.append(value(1))
+    lake = Lake(tmp_path, spark=delta)
+    lake.append([value(1)])
     life(lake).run_once(whole=True)
-    lake.append(value(2))
+    lake.append([value(2)])
     lake.intent()
     wider = pa.schema([*SCHEMA, pa.field("two words", pa.int64())])
-    lake.append({**value(3), "two words": 3}, schema=wider)
+    lake.append([{**value(3), "two words": 3}], schema=wider)
     with pytest.raises(WriteError, match=WAY):
         life(lake).run_once(whole=True)
     closed = life(lake).give_up_range()
@@ -121,10 +121,10 @@ def test_a_range_whose_column_joined_after_the_promise_is_given_up(
 def test_a_user_gives_a_range_up_under_a_slow_writer(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...]
 ) -> None:
-    lake = Lake(delta, tmp_path, *keys)
-    lake.append(value(1))
+    lake = Lake(tmp_path, *keys, spark=delta)
+    lake.append([value(1)])
     life(lake).run_once(whole=True)
-    lake.append(value(2))
+    lake.append([value(2)])
     gate = Gate(tmp_path / "gate")
     slow = life(lake)
     results: list[Run | Exception] = []

@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 
 from sparkwal import events
 from sparkwal.errors import CompactionError, ConfirmError, PlanError
-from sparkwal.format.lifecycle_record import MERGE, Target
+from sparkwal.format.lifecycle_record import DONE, INTENT, MERGE, Target
 from sparkwal.lifecycle.table import TableConflict, check_history
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_files import delta_log, spark_path, table_lock
 from sparkwal.spark.delta_writing import delta_tables
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
-from tests.spark.tables.compaction import Compaction, as_set
+from tests.lifecycle.lakes import Lake, as_set
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 ONE = [{"id": 1, "v": "x"}]
@@ -45,29 +45,30 @@ HARMLESS = (
 
 
 @pytest.fixture(scope="module")
-def begun(delta: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Compaction:
+def begun(delta: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """A log whose first range is in the table."""
-    found = Compaction(delta, tmp_path_factory.mktemp("begun"), SCHEMA)
+    found = Lake(tmp_path_factory.mktemp("begun"), spark=delta)
     found.append(ONE)
-    found.prepare()
     found.carry()
     found.append(TWO)
     return found
 
 
 @pytest.fixture
-def log(begun: Compaction, tmp_path: Path) -> Compaction:
-    """A copy of it."""
+def log(begun: Lake, tmp_path: Path) -> Lake:
+    """A copy of it. The records of its chain name the table at the new place."""
     shutil.copytree(Path(begun.path).parent, tmp_path, dirs_exist_ok=True)
-    found = Compaction(begun.spark, tmp_path, SCHEMA)
-    found.k = begun.k
-    found.cut = begun.cut
-    found.log_id = begun.log_id
+    found = Lake(tmp_path, spark=begun.spark)
+    shutil.rmtree(Path(found.path, "lifecycle"))
+    before = begun.head()
+    table = {"target": found.target, "table_id": before.table_id, "table_version": 0}
+    found.put(INTENT, k=1, to=before.cut, **table)
+    found.put(DONE, cut=before.cut, table_version=1)
     return found
 
 
 @pytest.mark.proves("history-undoes-nothing")
-def test_operations_that_remove_rows_of_others_are_detected(log: Compaction) -> None:
+def test_operations_that_remove_rows_of_others_are_detected(log: Lake) -> None:
     state = log.intent()
     for what, statement in UNDOING.items():
         if what == "replace":
@@ -89,7 +90,7 @@ def test_operations_that_remove_rows_of_others_are_detected(log: Compaction) -> 
         check_history(state, log.table.snapshot(state.table.app_id, state.table.table_version))
 
 
-def test_operations_that_keep_all_rows_are_accepted(log: Compaction) -> None:
+def test_operations_that_keep_all_rows_are_accepted(log: Lake) -> None:
     state = log.intent()
     for statement in HARMLESS:
         log.sql(statement)
@@ -102,7 +103,7 @@ def test_operations_that_keep_all_rows_are_accepted(log: Compaction) -> None:
 
 
 @pytest.mark.slow
-def test_a_recreated_table_is_another_table(log: Compaction) -> None:
+def test_a_recreated_table_is_another_table(log: Lake) -> None:
     state = log.intent()
     shutil.rmtree(log.target.table)
     assert log.table.snapshot(state.table.app_id, state.table.table_version) is None
@@ -116,20 +117,20 @@ def test_a_recreated_table_is_another_table(log: Compaction) -> None:
 
 
 @pytest.mark.slow
-def test_a_history_that_was_cleaned_proves_no_range(log: Compaction) -> None:
+def test_a_history_that_was_cleaned_proves_no_range(log: Lake) -> None:
     log.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
     log.sql("DELETE FROM {t} WHERE id = 7")
     log.sql("INSERT INTO {t} VALUES (8, 'user')")
     (Path(log.target.table) / "_delta_log" / f"{1:020d}.json").unlink()
-    found = log.table.snapshot(log.log_id, 0)
+    found = log.table.snapshot(log.head().log_id, 0)
     assert found is not None and found.k == 1 and not found.complete
     assert [each.version for each in found.changes] == [*range(2, found.version + 1)]
-    found = log.table.snapshot(log.log_id, 1)
+    found = log.table.snapshot(log.head().log_id, 1)
     assert found is not None and found.complete
 
 
 @pytest.mark.slow
-def test_another_writer_leaves_the_checksum_of_the_note_before(log: Compaction) -> None:
+def test_another_writer_leaves_the_checksum_of_the_note_before(log: Lake) -> None:
     # Spark notes its checkpoint with a checksum beside; delta-rs rewrites the note alone.
     log.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
     log.sql("INSERT INTO {t} (id, v) VALUES (8, 'user')")
@@ -141,7 +142,7 @@ def test_another_writer_leaves_the_checksum_of_the_note_before(log: Compaction) 
 
 @pytest.mark.slow
 def test_a_recreated_table_with_equal_versions_and_times_is_another_table(
-    log: Compaction, tmp_path: Path
+    log: Lake, tmp_path: Path
 ) -> None:
     state = log.intent()
     place, other = Path(log.target.table), tmp_path / "other"
@@ -159,7 +160,7 @@ def test_a_recreated_table_with_equal_versions_and_times_is_another_table(
 
 
 @pytest.mark.proves("range-is-fixed", "table-knows-k")
-def test_two_writers_of_one_range_write_it_once(log: Compaction) -> None:
+def test_two_writers_of_one_range_write_it_once(log: Lake) -> None:
     state = log.intent()
     reported: list[BaseException] = []
 
@@ -181,7 +182,7 @@ def test_two_writers_of_one_range_write_it_once(log: Compaction) -> None:
     assert as_set(log.rows()) == as_set(ONE + TWO)
 
 
-def test_a_wait_for_the_table_emits_an_event(log: Compaction) -> None:
+def test_a_wait_for_the_table_emits_an_event(log: Lake) -> None:
     """On a local disk one writes at a time."""
     path = spark_path(log.target.table)
     waits, done = threading.Event(), threading.Event()

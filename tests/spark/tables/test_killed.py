@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import sparkwal
 from faults.processes import Application
 from sparkwal.spark.delta_files import delta_log, spark_path
+from tests.lifecycle.lakes import SCHEMA, value
 from tests.spark.tables.gate import Gate
-from tests.spark.tables.lake import SCHEMA, value
 from tests.spark.tables.session import s3a
 
 pytestmark = pytest.mark.slow

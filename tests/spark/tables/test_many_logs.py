@@ -23,8 +23,8 @@ from sparkwal.store.base import LogStore
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.open import open_store
 from tests.chains import Seen
+from tests.lifecycle.lakes import SCHEMA
 from tests.lifecycle.partial_model import Model, counted
-from tests.spark.tables.lake import SCHEMA
 
 LOGS = [f"s{number}" for number in range(20)]
 

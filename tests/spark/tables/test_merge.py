@@ -17,7 +17,7 @@ import sparkwal
 from sparkwal.errors import OptionError, PlanError
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.spark.keyed_rows import winning_rows
-from tests.spark.tables.compaction import Compaction, Rows, as_set
+from tests.lifecycle.lakes import Lake, Rows, as_set
 
 SCHEMA = pa.schema(
     [
@@ -135,10 +135,9 @@ def test_the_table_is_the_model_after_each_range(
     print(f"seed {seed}")
     given = dict(SHAPES[shape])
     keys = given.pop("keys")
-    log = Compaction(delta, tmp_path, SCHEMA, *keys, **given)
+    log = Lake(tmp_path, *keys, spark=delta, schema=SCHEMA, **given)
     model = Model(keys, given.get("sequence_by", ""), "delete_when" in given)
     log.append()
-    log.prepare()
     expected: dict[int, list[str]] = {}
     for commits in ranges(random.Random(seed)):
         log.append(*commits)
@@ -162,13 +161,14 @@ def test_a_delete_of_a_null_key_works_with_and_without_a_row(
 ) -> None:
     vectors = (("delta.enableDeletionVectors", "true"),)
     keys = ("name", "day")
-    log = Compaction(delta, tmp_path, SCHEMA, *keys, properties=vectors, delete_when="op = 'd'")
+    log = Lake(
+        tmp_path, *keys, spark=delta, schema=SCHEMA, properties=vectors, delete_when="op = 'd'"
+    )
     more = pa.schema([*SCHEMA, ("more", pa.int64())])
     # A row of nulls alone is what an outer join makes of a row that is not there.
     nothing: dict[str, Any] = dict.fromkeys(more.names)
     kept, delete = {**nothing, "name": "a", "v": 1}, {**nothing, "op": "d"}
     log.append([kept, nothing])
-    log.prepare()
     log.carry()
     for schema, v in ((SCHEMA, 2), (more, 3), (more, 4)):
         kept["v"] = v
@@ -186,7 +186,9 @@ def test_a_delete_of_a_null_key_works_with_and_without_a_row(
 def test_a_condition_that_fails_on_rows_promises_no_range(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    log = Compaction(delta, tmp_path, pa.schema([("id", pa.int64()), ("n", pa.int32())]), "id")
+    log = Lake(
+        tmp_path, "id", spark=delta, schema=pa.schema([("id", pa.int64()), ("n", pa.int32())])
+    )
     log.append([{"id": 1, "n": 1}, {"id": 2, "n": 0}])
 
     def compact(condition: str) -> None:
@@ -208,10 +210,9 @@ def test_a_condition_that_fails_on_rows_promises_no_range(
 
 @pytest.mark.slow
 def test_rows_are_appended_to_partitions(delta: SparkSession, tmp_path: Path) -> None:
-    log = Compaction(delta, tmp_path, SCHEMA, partition_by=("day", "number", "at"))
+    log = Lake(tmp_path, spark=delta, schema=SCHEMA, partition_by=("day", "number", "at"))
     rows = [drawn(random.Random(n), n) for n in range(12)]
     log.append(rows[:8], rows[8:])
-    log.prepare()
     log.carry()
     assert as_set([utc(row) for row in log.rows()]) == as_set(rows)
 

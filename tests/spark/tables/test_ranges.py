@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkwal.errors import ReadError, WriteError
-from tests.spark.tables.compaction import Compaction, Rows, as_set
+from sparkwal.format.lifecycle_record import NO_TABLE_VERSION
+from tests.lifecycle.lakes import Lake, Rows, as_set
 
 NUMBERS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -21,10 +22,9 @@ def numbers(*ids: int, v: str = "x") -> Rows:
 
 
 def test_each_range_is_one_version_that_names_it(delta: SparkSession, tmp_path: Path) -> None:
-    log = Compaction(delta, tmp_path, NUMBERS)
-    assert log.table.snapshot("nobody", -1) is None
+    log = Lake(tmp_path, spark=delta, schema=NUMBERS)
+    assert log.table.snapshot("nobody", NO_TABLE_VERSION) is None
     log.append(numbers(1, 2), numbers(3))
-    log.prepare()
     first = log.carry()
     log.append(numbers(4))
     second = log.carry()
@@ -34,11 +34,12 @@ def test_each_range_is_one_version_that_names_it(delta: SparkSession, tmp_path: 
     before, now = log.rows_of(1, 2)
     assert as_set(before) == as_set(numbers(1, 2, 3))
     assert as_set(now) == as_set(numbers(1, 2, 3, 4))
-    reported = log.table.snapshot(log.log_id, 0)
+    log_id = log.head().log_id
+    reported = log.table.snapshot(log_id, 0)
     assert reported is not None
     assert [(each.version, each.log_id, each.k) for each in reported.changes] == [
-        (1, log.log_id, 1),
-        (2, log.log_id, 2),
+        (1, log_id, 1),
+        (2, log_id, 2),
     ]
     assert not any(each.undoes for each in reported.changes)
 
@@ -47,27 +48,25 @@ def test_each_range_is_one_version_that_names_it(delta: SparkSession, tmp_path: 
 def test_a_range_is_one_version_without_rows_too_and_when_it_is_written_again(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...]
 ) -> None:
-    log = Compaction(delta, tmp_path, NUMBERS, *keys)
+    log = Lake(tmp_path, *keys, spark=delta, schema=NUMBERS)
     log.append()
-    log.prepare()
     assert log.carry().k == 1
     log.append(numbers(1))
-    state = log.intent()
-    log.table.write(state)
-    found = log.carry(state)
+    log.table.write(log.intent())
+    log.write()
+    found = log.done()
     assert (found.version, found.k) == (2, 2)
     log.append()
     assert log.carry().k == 3
     assert log.rows() == numbers(1)
-    assert [row["version"] for row in log.history()] == [0, 1, 2, 3]
+    assert [row["version"] for row in log.sql("DESCRIBE HISTORY {t}")] == [3, 2, 1, 0]
 
 
 @pytest.mark.slow
 def test_columns_that_the_log_gained_reach_the_table(delta: SparkSession, tmp_path: Path) -> None:
     for name, keys in (("append", ()), ("merge", ("id",))):
-        log = Compaction(delta, tmp_path / name, NUMBERS, *keys)
+        log = Lake(tmp_path / name, *keys, spark=delta, schema=NUMBERS)
         log.append(numbers(1))
-        log.prepare()
         log.carry()
         log.schema = pa.schema([*NUMBERS, ("more", pa.float64())])
         log.append([{"id": 2, "v": "y", "more": 0.5}])
@@ -81,7 +80,7 @@ def test_the_last_row_of_a_key_wins_over_tasks_frames_and_positions(
     delta: SparkSession, tmp_path: Path
 ) -> None:
     """More than 512 positions are read in stretches, and large commits frame by frame."""
-    log = Compaction(delta, tmp_path, NUMBERS, "id")
+    log = Lake(tmp_path, "id", spark=delta, schema=NUMBERS)
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     draw = random.Random(seed)
@@ -93,7 +92,6 @@ def test_the_last_row_of_a_key_wins_over_tasks_frames_and_positions(
         return found
 
     log.append(*(commit(2) for _ in range(520)))
-    log.prepare()
     log.carry()
     assert as_set(log.rows()) == as_set([{"id": k, "v": v} for k, v in model.items()])
     log.append(commit(4_000), commit(4_000), batchSizeThreshold="10kb")
@@ -104,9 +102,8 @@ def test_the_last_row_of_a_key_wins_over_tasks_frames_and_positions(
 
 @pytest.mark.slow
 def test_a_recreated_log_is_not_read(delta: SparkSession, tmp_path: Path) -> None:
-    log = Compaction(delta, tmp_path, NUMBERS)
+    log = Lake(tmp_path, spark=delta, schema=NUMBERS)
     log.append(numbers(1))
-    log.prepare()
     state = log.intent()
     for file in (tmp_path / "log" / "batches").iterdir():
         file.unlink()
@@ -117,9 +114,8 @@ def test_a_recreated_log_is_not_read(delta: SparkSession, tmp_path: Path) -> Non
 
 
 def test_a_damaged_record_stops_the_range(delta: SparkSession, tmp_path: Path) -> None:
-    log = Compaction(delta, tmp_path, NUMBERS)
+    log = Lake(tmp_path, spark=delta, schema=NUMBERS)
     log.append(numbers(1), numbers(2))
-    log.prepare()
     state = log.intent()
     damaged = sorted((tmp_path / "log" / "batches").iterdir())[1]
     body = bytearray(damaged.read_bytes())
@@ -134,11 +130,10 @@ def test_a_damaged_record_stops_the_range(delta: SparkSession, tmp_path: Path) -
 def test_a_table_that_refuses_the_rows_is_named_in_the_error(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    log = Compaction(delta, tmp_path, NUMBERS)
+    log = Lake(tmp_path, spark=delta, schema=NUMBERS)
     log.append(numbers(1))
     log.sql("CREATE TABLE {t} (id BIGINT, v STRING) USING delta")
     log.sql("ALTER TABLE {t} ADD CONSTRAINT large CHECK (id > 1)")
-    log.prepare()
     with pytest.raises(WriteError, match="did not take positions 0…1") as caught:
         log.table.write(log.intent())
     assert "\n" not in str(caught.value)
@@ -147,8 +142,7 @@ def test_a_table_that_refuses_the_rows_is_named_in_the_error(
 @pytest.mark.slow
 def test_the_settings_of_the_users_session_stay(delta: SparkSession, tmp_path: Path) -> None:
     before: Any = dict(delta.conf.getAll)
-    log = Compaction(delta, tmp_path, NUMBERS, "id")
+    log = Lake(tmp_path, "id", spark=delta, schema=NUMBERS)
     log.append(numbers(1))
-    log.prepare()
     log.carry()
     assert delta.conf.getAll == before

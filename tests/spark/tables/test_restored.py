@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import sparkwal
 from sparkwal.errors import ConfirmError, PlanError, ReadError
 from sparkwal.format.lifecycle_record import APPEND
-from tests.spark.tables.lake import Lake, value
+from tests.lifecycle.lakes import Lake, value
 
 
 def lifecycle(lake: Lake) -> sparkwal.Lifecycle:
@@ -47,14 +47,14 @@ def check(lake: Lake, *ids: int) -> None:
 def test_an_open_range_that_a_restore_took_away_is_written_again(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...]
 ) -> None:
-    lake = Lake(delta, tmp_path, *keys)
-    lake.append(value(1))
+    lake = Lake(tmp_path, *keys, spark=delta)
+    lake.append([value(1)])
     lake.compact()
-    lake.append(value(2))
+    lake.append([value(2)])
     lake.compact("written")
     before = lake.head()
     restore(lake, "VERSION AS OF 1")
-    with pytest.raises(ConfirmError, match="RESTORE it to version 1"):
+    with pytest.raises(ConfirmError, match="Restore it to version 1"):
         lifecycle(lake).run_once()
     lifecycle(lake).accept_table()
     assert lake.head().k == 3
@@ -64,7 +64,7 @@ def test_an_open_range_that_a_restore_took_away_is_written_again(
     check(lake, 1, 2)
     with pytest.raises(ReadError, match="below the log's floor"):
         lake.table.write(before.promise)
-    lake.append(value(3))
+    lake.append([value(3)])
     lifecycle(lake).run_once()
     check(lake, 1, 2, 3)
 
@@ -73,10 +73,10 @@ def test_an_open_range_that_a_restore_took_away_is_written_again(
 def test_a_restore_by_its_time_is_refused_and_one_that_keeps_the_open_range_is_not(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(delta, tmp_path)
-    lake.append(value(1))
+    lake = Lake(tmp_path, spark=delta)
+    lake.append([value(1)])
     lake.compact()
-    lake.append(value(2))
+    lake.append([value(2)])
     lake.compact("written")
     lake.spark.sql(f"INSERT INTO delta.`{lake.target.table}` VALUES (9, 'v9')").collect()
     log = Path(lake.target.table, "_delta_log")
@@ -102,19 +102,19 @@ def test_a_restore_by_its_time_is_refused_and_one_that_keeps_the_open_range_is_n
 def test_a_log_restored_with_its_lifecycle_continues_with_the_restored_table(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(delta, tmp_path)
+    lake = Lake(tmp_path, spark=delta)
     assert lake.target.mode == APPEND
-    lake.append(value(1))
+    lake.append([value(1)])
     lake.compact()
-    lake.append(value(2))
+    lake.append([value(2)])
     shutil.copytree(lake.path, tmp_path / "copy")
     for number in (3, 4):
-        lake.append(value(number))
+        lake.append([value(number)])
         lifecycle(lake).run_once()
     shutil.rmtree(lake.path)
     shutil.copytree(tmp_path / "copy", lake.path)
-    lake.append(value(5))
-    reported: Any = "RESTORE it to version 1"
+    lake.append([value(5)])
+    reported: Any = "Restore it to version 1"
     with pytest.raises(ConfirmError, match=reported):
         lifecycle(lake).run_once()
     with pytest.raises(PlanError, match=reported):
@@ -126,6 +126,6 @@ def test_a_log_restored_with_its_lifecycle_continues_with_the_restored_table(
     )
     lifecycle(lake).run_once()
     check(lake, 1, 2, 5)
-    lake.append(value(6))
+    lake.append([value(6)])
     lifecycle(lake).run_once()
     check(lake, 1, 2, 5, 6)

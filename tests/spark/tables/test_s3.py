@@ -15,7 +15,7 @@ from sparkwal.errors import PlanError
 from sparkwal.spark import delta_files, log_store
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import s3_client
-from tests.spark.tables.compaction import Compaction, as_set
+from tests.lifecycle.lakes import Lake, as_set
 from tests.spark.tables.session import s3a
 
 DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"
@@ -108,10 +108,9 @@ def test_a_part_of_a_version_is_no_other_writers_version(
 
 def test_a_table_on_s3_takes_ranges(delta: SparkSession, tmp_path: Path, bucket: str) -> None:
     folder = f"s3://{bucket}/{uuid.uuid4().hex}"
-    log = Compaction(delta, tmp_path, SCHEMA, "id", table=folder)
+    log = Lake(tmp_path, "id", spark=delta, schema=SCHEMA, table=folder)
     rows: list[dict[str, Any]] = [{"id": 1, "v": "x"}, {"id": 2, "v": "y"}]
     log.append(rows)
-    log.prepare()
     assert log.carry().version == 1
     log.append([{"id": 1, "v": "z"}])
     assert log.carry().version == 2

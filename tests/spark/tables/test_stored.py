@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.errors import OptionError, PlanError, WriteError
-from tests.spark.tables.lake import SCHEMA, Lake, value
+from tests.lifecycle.lakes import SCHEMA, Lake, value
 from tests.spark.tables.test_current import arrow_rows, of, rows
 
 # Texts that Delta keeps as null in a partition column.
@@ -36,12 +36,12 @@ def test_a_partition_column_of_texts_holds_null_for_what_delta_cannot_store(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...], kind: pa.DataType
 ) -> None:
     schema = pa.schema([("part", kind), ("id", pa.int64()), ("v", pa.int64())])
-    lake = Lake(delta, tmp_path, *keys, partition_by=("part",))
+    lake = Lake(tmp_path, *keys, spark=delta, partition_by=("part",))
     expected: list[tuple[Any, ...]] = []
     for v in range(3):
         texts = pa.array([*NOTHING, "a", " "]).cast(kind).to_pylist()
         given = [{"part": part, "id": 1, "v": v} for part in texts]
-        lake.append(*given, schema=schema)
+        lake.append(given, schema=schema)
         if v:
             # The first compaction makes the table: till then the log is all.
             both = rows(lake.current()), arrow_rows(lake)
@@ -84,13 +84,13 @@ def test_rows_go_into_a_table_whose_columns_were_widened(
         ("delta.enableTypeWidening", "true"),
         ("delta.feature.timestampNtz", "supported"),
     )
-    lake = Lake(delta, tmp_path, *keys, properties=properties)
-    lake.append({"id": 1, **row}, {"id": 2, **row}, schema=schema)
+    lake = Lake(tmp_path, *keys, spark=delta, properties=properties)
+    lake.append([{"id": 1, **row}, {"id": 2, **row}], schema=schema)
     lake.compact()
     table = f"delta.`{lake.target.table}`"
     for name, (_, _, where, kind) in zip(names, WIDENED, strict=True):
         delta.sql(f"ALTER TABLE {table} ALTER COLUMN {where.format(name)} TYPE {kind}")
-    lake.append({"id": 2, **row}, {"id": 3, **row}, schema=schema)
+    lake.append([{"id": 2, **row}, {"id": 3, **row}], schema=schema)
     before = lake.current()
     found = rows(before)
     lake.compact()
@@ -114,8 +114,8 @@ def test_rows_go_into_a_table_whose_columns_were_widened(
 def test_a_table_that_does_not_hold_the_logs_values_is_refused_before_anything_is_promised(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...], column: str, kind: str, advice: str
 ) -> None:
-    lake = Lake(delta, tmp_path, *keys)
-    lake.append(value(1))
+    lake = Lake(tmp_path, *keys, spark=delta)
+    lake.append([value(1)])
     table = f"delta.`{lake.target.table}`"
     kinds = {"id": "bigint", "v": "string", column: kind}
     delta.sql(
@@ -135,13 +135,13 @@ def test_a_column_that_became_wider_is_compacted_after_the_advice(
     delta: SparkSession, tmp_path: Path
 ) -> None:
     """The log's own table has INT, and knows no widening of types."""
-    lake = Lake(delta, tmp_path)
+    lake = Lake(tmp_path, spark=delta)
     narrow = pa.schema([("id", pa.int32()), ("v", pa.string())])
-    lake.append(value(1), schema=narrow)
+    lake.append([value(1)], schema=narrow)
     life = sparkwal.Lifecycle(lake.path, spark=delta, table=lake.target.table)
     assert life.run_once(whole=True).compacted is not None
     large = {"id": 2**40, "v": "large"}
-    lake.append(large)
+    lake.append([large])
     with pytest.raises(PlanError, match="'id' is bigint in the log and int in") as refused:
         life.run_once(whole=True)
     advice = str(refused.value)
@@ -157,10 +157,10 @@ def test_a_column_that_became_wider_is_compacted_after_the_advice(
 def test_a_table_that_was_changed_after_the_promise_raises_with_advice(
     delta: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(delta, tmp_path, properties=(("delta.columnMapping.mode", "name"),))
-    lake.append(value(1))
+    lake = Lake(tmp_path, spark=delta, properties=(("delta.columnMapping.mode", "name"),))
+    lake.append([value(1)])
     lake.compact()
-    lake.append(value(2))
+    lake.append([value(2)])
     lake.compact("intent")
     table = f"delta.`{lake.target.table}`"
     delta.sql(f"ALTER TABLE {table} DROP COLUMN v")
@@ -180,8 +180,8 @@ def test_a_table_that_was_changed_after_the_promise_raises_with_advice(
 def test_moments_of_all_years_are_read_without_spark(delta: SparkSession, tmp_path: Path) -> None:
     moment = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
     years = [{"id": n, "at": datetime(n, 12, 31, tzinfo=UTC)} for n in (1600, 2026, 9998)]
-    lake = Lake(delta, tmp_path, "id")
-    lake.append(*years, schema=moment)
+    lake = Lake(tmp_path, "id", spark=delta)
+    lake.append(years, schema=moment)
     lake.compact()
     found = sparkwal.Log(lake.path).current().to_arrow().sort_by("id")
     assert found.equals(pa.Table.from_pylist(years, moment))
@@ -192,11 +192,11 @@ def test_a_table_made_with_wider_types_is_read_without_spark(
     delta: SparkSession, tmp_path: Path
 ) -> None:
     schema = pa.schema([("id", pa.int32()), SCHEMA.field("v")])
-    lake = Lake(delta, tmp_path, "id")
+    lake = Lake(tmp_path, "id", spark=delta)
     delta.sql(f"CREATE TABLE delta.`{lake.target.table}` (id BIGINT, v STRING) USING delta")
-    lake.append(value(1), value(2), schema=schema)
+    lake.append([value(1), value(2)], schema=schema)
     lake.compact()
-    lake.append({"id": 2, "v": "new"}, value(3), schema=schema)
+    lake.append([{"id": 2, "v": "new"}, value(3)], schema=schema)
     expected = of(value(1), {"id": 2, "v": "new"}, value(3))
     assert rows(lake.current()) == expected == arrow_rows(lake)
     lake.compact()

@@ -18,7 +18,7 @@ import sparkwal
 from sparkwal.errors import ConfirmError, PlanError
 from sparkwal.lifecycle.tombstones import SEQUENCE
 from sparkwal.spark.delta import SparkDeltaTable
-from tests.spark.tables.lake import STAGES, Lake
+from tests.lifecycle.lakes import STAGES, Lake
 
 NAN = float("nan")
 WEEK_MS = 7 * 86_400_000
@@ -83,7 +83,7 @@ def current(lake: Lake) -> Counter[str]:
 
 def lake_of(delta: SparkSession, folder: Path, **how: Any) -> Lake:
     given = {"sequence_by": "n", "delete_when": "op = 'd'", "tombstone_horizon_ms": WEEK_MS}
-    return Lake(delta, folder, "a", "B", **given, **how)
+    return Lake(folder, "a", "B", spark=delta, **given, **how)
 
 
 def kept(lake: Lake) -> Counter[Any]:
@@ -115,11 +115,11 @@ def test_a_late_row_does_not_bring_a_deleted_key_back(
     changes = [row(1), row(10, "d"), row(5)]
     done = 0
     for cut in cuts:
-        lake.append(*changes[done:cut], schema=NUMBERS)
+        lake.append(changes[done:cut], schema=NUMBERS)
         lifecycle(lake).run_once(whole=True)
         done = cut
     assert table(lake) == current(lake) == of()
-    lake.append(row(11), schema=NUMBERS)
+    lake.append([row(11)], schema=NUMBERS)
     assert current(lake) == of(row(11))
     lifecycle(lake).run_once(whole=True)
     assert table(lake) == of(row(11))
@@ -128,7 +128,7 @@ def test_a_late_row_does_not_bring_a_deleted_key_back(
 def test_without_a_horizon_a_late_row_brings_it_back(delta: SparkSession, tmp_path: Path) -> None:
     lake = lake_of(delta, tmp_path)
     for changes in ([row(1), row(10, "d")], [row(5)]):
-        lake.append(*changes, schema=NUMBERS)
+        lake.append(changes, schema=NUMBERS)
         lifecycle(lake, tombstoneHorizon=0).run_once(whole=True)
     assert table(lake) == current(lake) == of(row(5))
     assert not Path(lake.target.tombstones).exists()
@@ -161,7 +161,7 @@ def test_the_greatest_row_of_each_key_stays_at_every_stage(
             key = (each["a"], each["b"])
             if key not in model or rank(each["n"]) >= rank(model[key]["n"]):
                 model[key] = each
-        lake.append(*batch, schema=schema)
+        lake.append(batch, schema=schema)
         expected = of(*(each for each in model.values() if each["op"] != "d"))
         if number:
             assert current(lake) == expected, seed
@@ -190,9 +190,9 @@ def test_a_range_whose_process_died_between_the_two_writes_is_finished_with_the_
     delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     lake = lake_of(delta, tmp_path)
-    lake.append(row(1), row(1, a=2), schema=NUMBERS)
+    lake.append([row(1), row(1, a=2)], schema=NUMBERS)
     lifecycle(lake).run_once(whole=True)
-    lake.append(row(10, "d"), row(3, a=2), schema=NUMBERS)
+    lake.append([row(10, "d"), row(3, a=2)], schema=NUMBERS)
     write = SparkDeltaTable.write
 
     def die(*arguments: Any) -> None:
@@ -205,7 +205,7 @@ def test_a_range_whose_process_died_between_the_two_writes_is_finished_with_the_
         with pytest.raises(Killed):
             lifecycle(lake).run_once(whole=True)
     assert kept(lake) == {10: 1}
-    lake.append(row(5), schema=NUMBERS)
+    lake.append([row(5)], schema=NUMBERS)
     assert current(lake) == of(row(3, a=2))
     assert lifecycle(lake).recover().found == "an open range"
     assert table(lake) == of(row(3, a=2))
@@ -221,15 +221,15 @@ def test_a_table_that_was_restored_gets_its_range_again(
 ) -> None:
     """Its tombstones are ahead of it: they are of the rows that it gets again."""
     lake = lake_of(delta, tmp_path)
-    lake.append(row(1), row(2, a=2), schema=NUMBERS)
+    lake.append([row(1), row(2, a=2)], schema=NUMBERS)
     lake.compact()
-    lake.append(row(10, "d"), row(10, "d", a=3), schema=NUMBERS)
+    lake.append([row(10, "d"), row(10, "d", a=3)], schema=NUMBERS)
     lake.compact("written")
     delta.sql(f"RESTORE delta.`{lake.target.table}` TO VERSION AS OF 1").collect()
-    with pytest.raises(ConfirmError, match="RESTORE it to version 1"):
+    with pytest.raises(ConfirmError, match="Restore it to version 1"):
         lifecycle(lake).run_once()
     lifecycle(lake).accept_table()
-    lake.append(row(5), row(9, a=3), schema=NUMBERS)
+    lake.append([row(5), row(9, a=3)], schema=NUMBERS)
     assert current(lake) == of(row(2, a=2))
     lifecycle(lake).run_once(whole=True)
     assert table(lake) == current(lake) == of(row(2, a=2))
@@ -241,16 +241,16 @@ def test_tombstones_that_were_restored_stop_it_until_they_are_accepted(
     delta: SparkSession, tmp_path: Path, stage: str
 ) -> None:
     lake = lake_of(delta, tmp_path)
-    lake.append(row(1), schema=NUMBERS)
-    lake.append(row(10, "d"), schema=NUMBERS)
+    lake.append([row(1)], schema=NUMBERS)
+    lake.append([row(10, "d")], schema=NUMBERS)
     lake.compact()
-    lake.append(row(10, "d", a=2), schema=NUMBERS)
+    lake.append([row(10, "d", a=2)], schema=NUMBERS)
     if stage == "kept":
         lake.intent()
         lake.keep()
     else:
         lake.compact(stage)
-    lake.append(row(5), row(5, a=2), schema=NUMBERS)
+    lake.append([row(5), row(5, a=2)], schema=NUMBERS)
     wanted = 2 if stage == "done" else 1
     path = f"delta.`{lake.target.tombstones}`"
     delta.sql(f"RESTORE {path} TO VERSION AS OF 0").collect()
@@ -259,7 +259,7 @@ def test_tombstones_that_were_restored_stop_it_until_they_are_accepted(
         sparkwal.Log(lake.path).current,
         lifecycle(lake).run_once,
     ):
-        with pytest.raises(ConfirmError, match=rf"RESTORE .*_tombstones to version {wanted}, or"):
+        with pytest.raises(ConfirmError, match=rf"Restore .*_tombstones to version {wanted}, or"):
             read()
     with pytest.raises(PlanError, match=f"less than its version {wanted}"):
         lifecycle(lake).accept_table()
@@ -276,20 +276,20 @@ def test_missing_tombstones_begin_anew_once_they_are_accepted(
     delta: SparkSession, tmp_path: Path
 ) -> None:
     lake = lake_of(delta, tmp_path)
-    lake.append(row(10, "d"), schema=NUMBERS)
+    lake.append([row(10, "d")], schema=NUMBERS)
     lake.compact()
-    lake.append(row(10, "d", a=2), schema=NUMBERS)
+    lake.append([row(10, "d", a=2)], schema=NUMBERS)
     lake.compact("written")
     shutil.rmtree(lake.target.tombstones)
     with pytest.raises(ConfirmError, match="which keeps the deleted keys of .* is missing"):
         lifecycle(lake).run_once()
     lifecycle(lake).accept_table()
     # The open range wrote its keys again.
-    lake.append(row(5), row(5, a=2), schema=NUMBERS)
+    lake.append([row(5), row(5, a=2)], schema=NUMBERS)
     assert current(lake) == of(row(5))
     lifecycle(lake).run_once(whole=True)
     assert table(lake) == current(lake) == of(row(5))
-    lake.append(row(4, "d", a=3), schema=NUMBERS)
+    lake.append([row(4, "d", a=3)], schema=NUMBERS)
     lifecycle(lake).run_once(whole=True)
     assert kept(lake) == {10: 1, 4: 1}
 
@@ -299,7 +299,7 @@ def test_a_folder_of_somebody_else_is_no_place_for_tombstones(
     delta: SparkSession, tmp_path: Path
 ) -> None:
     lake = lake_of(delta, tmp_path)
-    lake.append(row(1), schema=NUMBERS)
+    lake.append([row(1)], schema=NUMBERS)
     delta.range(1).write.format("delta").save(lake.target.tombstones)
     with pytest.raises(PlanError, match="should keep the deleted keys of .*, and it is of none"):
         lifecycle(lake).run_once(whole=True)
@@ -315,7 +315,7 @@ def test_a_tombstone_is_dropped_after_its_horizon(delta: SparkSession, tmp_path:
     ahead = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
 
     def compact(*changes: dict[str, Any]) -> None:
-        lake.append(*changes, schema=schema)
+        lake.append(changes, schema=schema)
         lifecycle(lake, tombstoneHorizon="7d").run_once(whole=True)
 
     def day(number: float) -> dt.datetime:
@@ -341,7 +341,7 @@ def test_a_tombstone_without_a_time_is_dropped_after_its_compaction(
     lake = lake_of(delta, tmp_path)
     life = lifecycle(lake, tombstoneHorizon=1)
     for changes in ([row(10, "d")], [row(1, "d", a=2)], [row(5)]):
-        lake.append(*changes, schema=NUMBERS)
+        lake.append(changes, schema=NUMBERS)
         life.run_once(whole=True)
     assert kept(lake) == {}
     assert table(lake) == of(row(5))
@@ -352,18 +352,18 @@ def test_a_delete_of_one_log_counts_for_the_rows_of_another(
     delta: SparkSession, tmp_path: Path
 ) -> None:
     one, two = (lake_of(delta, tmp_path, sequencer=name) for name in "xy")
-    one.append(row(1), schema=NUMBERS)
+    one.append([row(1)], schema=NUMBERS)
     one.compact()
-    one.append(row(10, "d"), schema=NUMBERS)
+    one.append([row(10, "d")], schema=NUMBERS)
     one.compact()
-    two.append(row(5), row(6, a=2), schema=NUMBERS)
+    two.append([row(5), row(6, a=2)], schema=NUMBERS)
     found = sparkwal.read_current(delta, one.path, sequencers="*").collect()
     assert rows([each.asDict() for each in found]) == of(row(6, a=2))
     two.compact()
     assert table(one) == of(row(6, a=2))
-    two.append(row(12), row(7, "d", a=2), schema=NUMBERS)
+    two.append([row(12), row(7, "d", a=2)], schema=NUMBERS)
     two.compact()
-    one.append(row(6, a=2), schema=NUMBERS)
+    one.append([row(6, a=2)], schema=NUMBERS)
     one.compact()
     assert table(one) == of(row(12))
     assert [*STAGES] and kept(one) == {10: 1, 7: 1}
@@ -384,7 +384,7 @@ def test_tables_of_every_feature_have_tombstones(
     lake = lake_of(delta, tmp_path, **how)
     changes = ([row(10, "d", a=None), {**row(10, "d"), "b": ""}], [row(5, a=None), row(5)])
     for batch in changes:
-        lake.append(*batch, schema=NUMBERS)
+        lake.append(batch, schema=NUMBERS)
         lake.compact()
     expected = of() if "partition_by" in how else of(row(5))
     assert table(lake) == expected == current(lake)

@@ -1,12 +1,13 @@
-"""The table of the simulated world, as Delta behaves where a log's lifecycle depends on it."""
+"""What happens in the simulated world beside the objects of a log: to its table, to another log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from sparkwal.lifecycle.table import Change, TableConflict, TableState
+from sparkwal.lifecycle.table import TableConflict
+from tests.lifecycle import table
 from tests.simulation import oracle
 from tests.simulation.data import PREFIX
 
@@ -18,27 +19,6 @@ if TYPE_CHECKING:
 Row = tuple[str, int, tuple[int, ...]]
 
 
-class Version(NamedTuple):
-    """The result of one commit to the table.
-
-    Attributes:
-        log_id, k: the range that it wrote; "" and 0 for commits of others.
-        txns: (log_id, k) of the last range of each log.
-        restores: the version that a RESTORE brought back.
-    """
-
-    operation: str
-    log_id: str
-    k: int
-    undoes: bool
-    rows: tuple[Row, ...]
-    txns: tuple[tuple[str, int], ...]
-    restores: int | None = None
-
-
-Table = tuple[Version, ...]
-
-
 def table_id(state: State) -> str:
     """The id of the present table."""
     return f"table-{len(state.tables)}"
@@ -46,140 +26,89 @@ def table_id(state: State) -> str:
 
 def is_undone(state: State) -> bool:
     """Whether the table was restored or recreated since its log's chain confirmed it."""
-    head = oracle.chain_head(state)
-    if head is None or head["target"] is None:
+    head = _head_of_table(state)
+    if head is None:
         return False
     since = int(head["table_version"]) + 1
     again = head["table_id"] != table_id(state)
     return again or any(version.undoes for version in state.tables[-1][since:])
 
 
+def _head_of_table(state: State) -> dict[str, Any] | None:
+    """The newest record of the chain, if it names a table."""
+    head = oracle.chain_head(state)
+    return None if head is None or head["target"] is None else head
+
+
 def _make(state: State, *, again: bool = False) -> tuple[State, None]:
     if state.tables and not again:
         return state, None
-    made = Version("CREATE TABLE", "", 0, False, (), ())
-    return replace(state, tables=(*state.tables, (made,))), None
+    return replace(state, tables=(*state.tables, table.CREATED)), None
 
 
-def _look(state: State, log_id: str, since: int) -> tuple[State, TableState | None]:
-    if not state.tables:
-        return state, None
-    versions = state.tables[-1]
-    changes = tuple(
-        Change(
-            number,
-            v.operation,
-            v.log_id,
-            v.k,
-            v.undoes,
-            restores=v.restores,
-            is_burned=v.operation == "BURN",
-        )
-        for number, v in enumerate(versions)
-        if number > since
-    )
-    k = dict(versions[-1].txns).get(log_id, 0)
-    return state, TableState(table_id(state), len(versions) - 1, k, changes)
+def _table(state: State) -> table.History:
+    return table.History(table_id(state), state.tables[-1] if state.tables else ())
+
+
+def _tombstones(state: State) -> table.History:
+    return table.History("tombstones-1", state.tombstones)
 
 
 def _write(
-    state: State, begun: tuple[str, int], log_id: str, k: int, rows: tuple[Row, ...] | None
+    state: State,
+    begun: tuple[str, int],
+    range_id: tuple[str, int],
+    rows: tuple[Row, ...] | None,
 ) -> tuple[State, TableConflict | None]:
     """Commit a transaction that began with a look at version `begun` of that table."""
-    versions = state.tables[-1]
     if begun[0] != table_id(state):
         return state, TableConflict("the table was recreated")
-    txns = dict(versions[-1].txns)
-    later = versions[begun[1] + 1 :]
-    if any(v.log_id == log_id for v in later):
-        return state, TableConflict("the same log was written at the same time")
-    if any(v.operation == "OPTIMIZE" for v in later):
-        return state, TableConflict("OPTIMIZE was faster")
-    # As an append it conflicts with nothing else, a RESTORE included.
-    now = tuple(sorted({**txns, log_id: k}.items()))
-    operation = "BURN" if rows is None else "WRITE"
-    all_rows = versions[-1].rows + (rows or ())
-    return _commit(state, Version(operation, log_id, k, False, all_rows, now))
+    try:
+        return _changed(state, table.written(state.tables[-1], begun[1], range_id, rows))
+    except TableConflict as conflict:
+        return state, conflict
+
+
+def _changed(state: State, versions: table.Versions) -> tuple[State, None]:
+    return replace(state, tables=(*state.tables[:-1], versions)), None
 
 
 def _make_tombstones(state: State) -> tuple[State, None]:
-    if state.tombstones:
-        return state, None
-    return replace(state, tombstones=(Version("CREATE TABLE", "", 0, False, (), ()),)), None
-
-
-def _look_at_tombstones(state: State, log_id: str, since: int) -> tuple[State, TableState | None]:
-    versions = state.tombstones
-    if not versions:
-        return state, None
-    changes = tuple(
-        Change(number, v.operation, v.log_id, v.k, v.undoes, restores=v.restores)
-        for number, v in enumerate(versions)
-        if number > since
-    )
-    k = dict(versions[-1].txns).get(log_id, 0)
-    return state, TableState("tombstones-1", len(versions) - 1, k, changes)
+    return replace(state, tombstones=state.tombstones or table.CREATED), None
 
 
 def _write_tombstones(
-    state: State, begun: int, range_: tuple[str, int], rows: tuple[Row, ...], has_txn: bool
+    state: State, begun: int, range_id: tuple[str, int], rows: tuple[Row, ...], has_txn: bool
 ) -> tuple[State, TableConflict | None]:
-    """Commit a MERGE of a range (log_id, k) that began with a look at version `begun`."""
-    versions, (log_id, k) = state.tombstones, range_
+    """Commit a MERGE of a range that began with a look at version `begun`."""
+    versions, (log_id, k) = state.tombstones, range_id
     if len(versions) - 1 != begun:
         return state, TableConflict("the tombstones were written at the same time")
     newest = versions[-1]
     txns = dict(newest.txns) | ({log_id: k} if has_txn else {})
     merged = tuple(sorted({*newest.rows, *rows}))
     operation = "MERGE" if has_txn else "MERGE again"
-    made = Version(operation, log_id, k, False, merged, tuple(sorted(txns.items())))
+    made = table.Version(operation, log_id, k, False, merged, tuple(sorted(txns.items())))
     return replace(state, tombstones=(*versions, made)), None
 
 
 def _restore_tombstones(state: State, version: int | None = None) -> tuple[State, None]:
     """To this version, or the one that the chain's newest record names."""
-    head = oracle.chain_head(state)
-    if head is None or head["target"] is None:
+    if (head := _head_of_table(state)) is None:
         return state, None
     to = int(head["tombstones_version"]) if version is None else version
-    newest = state.tombstones[-1]
-    made = Version("RESTORE", "", 0, True, state.tombstones[to].rows, newest.txns, to)
-    return replace(state, tombstones=(*state.tombstones, made)), None
-
-
-def _commit(state: State, version: Version) -> tuple[State, None]:
-    return replace(state, tables=(*state.tables[:-1], (*state.tables[-1], version))), None
-
-
-def _optimize(state: State) -> tuple[State, None]:
-    newest = state.tables[-1][-1]
-    return _commit(state, _others(newest))
-
-
-def _others(newest: Version) -> Version:
-    """Another writer's version, with the same rows."""
-    return Version("OPTIMIZE", "", 0, False, newest.rows, newest.txns)
+    return replace(state, tombstones=table.restored(state.tombstones, to)), None
 
 
 def _restore(state: State, version: int) -> tuple[State, None]:
-    """Delta keeps the newest transactions over it."""
-    *_, newest = versions = state.tables[-1]
-    to = min(version, len(versions) - 1)
-    return _commit(state, Version("RESTORE", "", 0, True, versions[to].rows, newest.txns, to))
+    versions = state.tables[-1]
+    return _changed(state, table.restored(versions, min(version, len(versions) - 1)))
 
 
 def _restore_confirmed(state: State) -> tuple[State, None]:
     """To the version that the chain's newest record names."""
-    head = oracle.chain_head(state)
-    if head is None or head["target"] is None:
-        return state, None
-    return _restore(state, int(head["table_version"]))
-
-
-def _forget(state: State) -> tuple[State, None]:
-    """Its transactions are cut off, as a retention of transactions does."""
-    newest = state.tables[-1][-1]
-    return _commit(state, _others(newest)._replace(txns=()))
+    head = _head_of_table(state)
+    return (state, None) if head is None else _restore(state, int(head["table_version"]))
 
 
 def _make_log_again(state: State) -> tuple[State, None]:
@@ -282,18 +211,20 @@ def _join(state: State, key: str) -> tuple[State, None]:
 OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "table_make": _make,
     "table_make_again": lambda state: _make(state, again=True),
-    "table_look": _look,
+    "table_look": lambda state, *asked: (state, _table(state).snapshot(*asked)),
+    "table_held": lambda state, *asked: (state, _table(state).held(*asked)),
     "table_rows": _rows,
     "table_write": _write,
     "tombstones_make": _make_tombstones,
-    "tombstones_look": _look_at_tombstones,
+    "tombstones_look": lambda state, *asked: (state, _tombstones(state).snapshot(*asked)),
+    "tombstones_held": lambda state, *asked: (state, _tombstones(state).held(*asked)),
     "tombstones_write": _write_tombstones,
     "tombstones_rows": _rows_of_tombstones,
     "tombstones_restore": _restore_tombstones,
-    "optimize": _optimize,
+    "optimize": lambda state: _changed(state, table.optimized(state.tables[-1])),
     "restore": _restore,
     "restore_confirmed": _restore_confirmed,
-    "forget": _forget,
+    "forget": lambda state: _changed(state, table.forgotten(state.tables[-1])),
     "make_log_again": _make_log_again,
     "log_grows": _grow,
     "vanish": _vanish,
