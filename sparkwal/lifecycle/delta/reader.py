@@ -73,6 +73,7 @@ class DeltaReader:
 
         def read(columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
             with table_errors(self._table, self._storage):
-                yield from pa.RecordBatchReader.from_stream(table.scan(columns=columns))
+                names = None if columns is None else [*columns]
+                yield from pa.RecordBatchReader.from_stream(table.scan(columns=names))
 
         return read
