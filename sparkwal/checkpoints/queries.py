@@ -33,7 +33,8 @@ class QueryInfo:
         sources: the offset of each source after that microbatch, as its source writes it. Empty if
             the record carries none.
         fork_from: a fork is accepted at each position from this one, not below the floor, …
-        fork_until: … up to this one. None for both if it cannot be forked at the last position.
+        fork_until: … up to this one. None for both if it cannot be forked at the last position. The
+            records between them are not read: a damaged one is found by the fork that needs it.
         not_forkable: the reason if it cannot be forked at the last position, or "".
         origin: the place from which it was forked, or None.
     """
