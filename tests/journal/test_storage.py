@@ -185,7 +185,7 @@ def test_a_second_close_does_nothing(folder: Folder) -> None:
     for handle in (file, reader):
         handle.close()
         handle.close()
-    assert folder.names() == ["a"]
+    assert names(folder) == ["a"]
     folder.close()
     folder.close()
 

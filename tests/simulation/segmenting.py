@@ -127,9 +127,13 @@ def exhaustive() -> dict[str, Configuration]:
             front=64,
         ),
         "a record is lost under a reader that has a segment of it": Configuration(
-            {"R": follower("R"), "D": outsider(Call("delete", (oracle.slot_key(2),)))},
+            {
+                "R": follower("R"),
+                "Q": follower("Q"),
+                "D": outsider(Call("delete", (oracle.slot_key(2),))),
+            },
             begin=lambda: _with_segments(_written(5)),
-            ends={"R": "delivered"},
+            ends={"R": "delivered", "Q": "delivered"},
             still=("lifecycle", "consumers"),
             ending=_the_same_rows,
             block=2,

@@ -64,6 +64,8 @@ def log(begun: Lake, tmp_path: Path) -> Lake:
     table = {"target": found.target, "table_id": before.table_id, "table_version": 0}
     found.put(INTENT, k=1, to=before.cut, **table)
     found.put(DONE, cut=before.cut, table_version=1)
+    # A cycle looks at the table before it writes.
+    found.table.snapshot(before.log_id, None)
     return found
 
 
