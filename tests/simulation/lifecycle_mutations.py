@@ -135,9 +135,9 @@ MUTATIONS = [
     Mutation(
         "the tombstones of a range carry no transaction",
         _KEPT,
-        "simulation/compacting.py",
-        "begun.version, promise.range_id, rows, not is_repeated",
-        "begun.version, promise.range_id, rows, False",
+        "simulation/outside.py",
+        "dict(newest.txns) | ({log_id: k} if has_txn else {})",
+        "dict(newest.txns)",
     ),
     Mutation(
         "tombstones-undo-nothing",
