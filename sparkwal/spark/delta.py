@@ -38,7 +38,7 @@ from sparkwal.lifecycle.table import Held, TableState, Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, name_text, with_hidden
+from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, with_hidden
 from sparkwal.reading.planning import folded_names, plan_ranges
 from sparkwal.spark.conditions import deletes
 from sparkwal.spark.datasource import PLANNED
@@ -60,7 +60,7 @@ from sparkwal.spark.delta_writing import (
     updated,
 )
 from sparkwal.spark.interfaces import to_struct
-from sparkwal.spark.keyed_rows import merged_partial_rows, winning_rows
+from sparkwal.spark.keyed_rows import after_merge, merged_partial_rows, winning_rows
 from sparkwal.spark.readable import is_sparkwal_error, one_line
 from sparkwal.spark.row_checks import check_rules, replacing_rows
 from sparkwal.spark.source import packed
@@ -336,11 +336,9 @@ class SparkDeltaTable:
             source = self._without_null_key_delete(session, source)
         # py4j converts a dict to a Java map.
         values = {quoted(name): f"s.{quoted(name)}" for name in names}
-        in_table = {name.lower() for name in columns(self._log.spark_schema)}
-        keys = {key.lower() for key in target.keys}
-        kept = [name for name in names if name.lower() in in_table - keys]
-        # A row keeps the values of the columns that its record lacks.
-        updates = values | {quoted(name): _kept_or_new(name) for name in kept}
+        in_table = columns(self._log.spark_schema)
+        after: dict[str, Any] = after_merge(names, target.keys, names, in_table)
+        updates = {quoted(name): value._jc for name, value in after.items()}
         same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
         by = quoted(target.sequence_by)
         newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})" if target.sequence_by else None
@@ -349,7 +347,7 @@ class SparkDeltaTable:
         if target.delete_when:
             is_deleted = f"s.{DELETES}" + (f" AND {newer}" if newer else "")
             merge = merge.whenMatched(is_deleted).delete()
-        merge = merge.whenMatched(newer or "true").updateExpr(updates)
+        merge = merge.whenMatched(newer or "true").update(updates)
         inserts = f"NOT s.{DELETES}" if target.delete_when else "true"
         merge.whenNotMatched(inserts).insertExpr(values).execute()
 
@@ -462,13 +460,6 @@ class SparkDeltaTable:
         for name in (*target.keys, target.sequence_by):
             if name and name.lower() not in names:
                 raise PlanError(f"{target.table} has no column {name!r}")
-
-
-def _kept_or_new(name: str) -> str:
-    """A column's value after a row `s` of the log replaced a row `t` of the table, as SQL."""
-    text = name_text(name).replace("\\", "\\\\").replace("'", "\\'")
-    column = quoted(name)
-    return f"CASE WHEN contains(s.{COLUMNS}, '{text}') THEN s.{column} ELSE t.{column} END"
 
 
 def _forgets(table: str) -> str:

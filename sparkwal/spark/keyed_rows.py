@@ -1,6 +1,6 @@
 """Merges the rows of a range by keys, before they are written or read beside the table."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.format.schema import quoted
 from sparkwal.reading.metadata import COLUMNS, check_reserved, name_text
+from sparkwal.reading.planning import folded_names
 from sparkwal.spark.conditions import deletes
 from sparkwal.spark.tombstones import DELETES, without_late
 
@@ -131,6 +132,34 @@ def merged_partial_rows(
     by = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
     result = merged.groupBy(*by).agg(last).select(f"{_ROW}.*")
     return result if target.delete_when else result.drop(DELETES)
+
+
+def after_merge(
+    names: Iterable[str], keys: Iterable[str], in_log: Iterable[str], in_table: Iterable[str]
+) -> dict[str, Column]:
+    """The values of columns after a row `s` of the log replaced a row `t` of the table.
+
+    The table's value stays if the record of `s` lacks the column. See
+    `sparkwal.lifecycle.merging.keyed.merged`, which does the same without Spark.
+
+    Args:
+        names: the columns.
+        keys: the key columns.
+        in_log: the columns of `s`, which has COLUMNS.
+        in_table: the columns of `t`.
+    """
+    always_new = folded_names(keys)
+    may_be_new, may_be_old = folded_names(in_log), folded_names(in_table)
+
+    def value(name: str) -> Column:
+        new, old = (F.col(f"{side}.{quoted(name)}") for side in "st")
+        if name.lower() in always_new or name.lower() not in may_be_old:
+            return new
+        if name.lower() not in may_be_new:
+            return old
+        return F.when(F.col(f"s.{COLUMNS}").contains(name_text(name)), new).otherwise(old)
+
+    return {name: value(name) for name in names}
 
 
 def _without_older(rows: DataFrame, table: DataFrame, target: Target) -> DataFrame:

@@ -38,9 +38,8 @@ from sparkwal.spark.datasource import PLANNED
 from sparkwal.spark.delta_reader import SparkDeltaReader
 from sparkwal.spark.delta_writing import isolated_session
 from sparkwal.spark.interfaces import to_struct
-from sparkwal.spark.keyed_rows import merged_partial_rows, same_keys, winning_rows
+from sparkwal.spark.keyed_rows import after_merge, merged_partial_rows, same_keys, winning_rows
 from sparkwal.spark.registering import register_once
-from sparkwal.spark.row_checks import kept_or_new
 from sparkwal.spark.source import packed
 from sparkwal.spark.tombstones import DELETES, without_late
 from sparkwal.store.path import absolute
@@ -258,7 +257,8 @@ def _with_table(
     # As in a MERGE, a new row replaces each row of its key; without such a row it appears once.
     new_rows = last.where(~deletes).alias("s")
     inserted = replaced.join(new_rows, same_keys(keys), "right")
-    values = (_after(name, last, keys) for name in all_columns.names)
+    after = after_merge(all_columns.names, keys, last.columns, all_columns.names)
+    values = (value.alias(name) for name, value in after.items())
     return _with_columns(unchanged, all_columns).union(inserted.select(*values))
 
 
@@ -274,23 +274,13 @@ def _merged(
         old, new = F.col(f"t.{quoted(by)}"), F.col(f"s.{quoted(by)}")
         log_wins &= old.isNull() | F.coalesce(new >= old, F.lit(False))
     both = both.where(~log_wins | ~deletes)
-    columns = []
-    for name in all_columns.names:
-        value = F.when(log_wins, _after(name, last, keys)).otherwise(F.col(f"t.{quoted(name)}"))
-        columns.append(value.alias(name))
-    return both.select(*columns)
-
-
-def _after(name: str, last: DataFrame, keys: Sequence[str]) -> Column:
-    """A column's value after the row `s` of the log replaced the row `t` of the table.
-
-    It stays as it is in the table if the record of the row lacks the column.
-    """
-    if name in keys:
-        return F.col(f"s.{quoted(name)}").alias(name)
-    if name.lower() not in {column.lower() for column in last.columns}:
-        return F.col(f"t.{quoted(name)}").alias(name)
-    return kept_or_new(name)
+    after = after_merge(all_columns.names, keys, last.columns, all_columns.names)
+    return both.select(
+        *(
+            F.when(log_wins, value).otherwise(F.col(f"t.{quoted(name)}")).alias(name)
+            for name, value in after.items()
+        )
+    )
 
 
 def _with_columns(rows: DataFrame, all_columns: StructType) -> DataFrame:

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkwal.errors import PlanError, ReadError
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.format.schema import quoted
 from sparkwal.lifecycle.delta.row_rules import RowRule
-from sparkwal.reading.metadata import COLUMNS, name_text
-from sparkwal.spark.keyed_rows import same_keys
+from sparkwal.spark.keyed_rows import after_merge, same_keys
 from sparkwal.spark.readable import is_sparkwal_error, one_line
 
 
@@ -32,26 +31,9 @@ def replacing_rows(
     if target.sequence_by:
         old, new = (F.col(f"{side}.{quoted(target.sequence_by)}") for side in "ts")
         rows = rows.where(old.isNull() | F.coalesce(new >= old, F.lit(False)))
-    in_table = {name.lower() for name in table.columns}
-    keys = {key.lower() for key in target.keys}
-    values = []
-    for name in winners.columns:
-        is_kept = name.lower() in in_table - keys
-        values.append(kept_or_new(name) if is_kept else F.col(f"s.{quoted(name)}"))
-    return rows.select(*values, *(F.col(f"t.{quoted(name)}").alias(name) for name in lacking))
-
-
-def kept_or_new(name: str) -> Column:
-    """A column's value after a row `s` of the log replaced a row `t` of the table.
-
-    The table's value stays if the record of `s` lacks the column, or if there is no `s`.
-    """
-    in_record = F.col(f"s.{COLUMNS}").contains(name_text(name))
-    return (
-        F.when(in_record, F.col(f"s.{quoted(name)}"))
-        .otherwise(F.col(f"t.{quoted(name)}"))
-        .alias(name)
-    )
+    names = [*winners.columns, *lacking]
+    after = after_merge(names, target.keys, winners.columns, table.columns)
+    return rows.select(*(value.alias(name) for name, value in after.items()))
 
 
 def check_rules(rows: DataFrame, rules: Sequence[RowRule], table: str, range_name: str) -> None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from sparkwal.format.lifecycle_record import MERGE, Target
+from sparkwal.format.schema import from_arrow
 from sparkwal.lifecycle.merging.keyed import merged, older_rows
 from sparkwal.lifecycle.merging.partial_rows import merge_partial
 from sparkwal.reading.metadata import COLUMNS, name_text
 from tests.lifecycle.lakes import Lake
 from tests.lifecycle.partial_model import Model, Row, counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NAN = float("nan")
 # The columns that a record may lack. The table has `own`, which no record has.
@@ -46,13 +54,22 @@ def random_row(random_: random.Random, number: int) -> Row:
     return {**row, **lacking, COLUMNS: " ".join(map(name_text, has))}
 
 
-def after_range(model: Model, tail: list[Row], by: str) -> list[Row]:
-    """The table's rows after a MERGE of these rows of the log."""
+def by_arrow(
+    before: Iterable[Row], tail: list[Row], by: str, deleted: Iterable[tuple[Any, Any]] = ()
+) -> list[Row]:
+    """The table's rows after a MERGE of these rows of the log.
+
+    Args:
+        before: the table's rows.
+        tail: the rows of the log, with COLUMNS.
+        by: the column whose greater value wins, or "".
+        deleted: the tombstones: keys and their sequences.
+    """
     rows = pa.Table.from_pylist(tail, SCHEMA)
-    table = pa.Table.from_pylist([*model.rows.values()], IN_TABLE)
+    table = pa.Table.from_pylist([*before], IN_TABLE)
     deletes = rows["gone"]
     if by:
-        pairs = [{"k": key, "n": n} for key, n in model.tombstones.items()]
+        pairs = [{"k": key, "n": n} for key, n in deleted]
         tombstones = pa.Table.from_pylist(pairs, IN_TABLE)
         counts = pc.or_(deletes, pc.invert(older_rows(tombstones.to_batches(), rows, ["k"], by)))
         rows = rows.filter(counts)
@@ -65,6 +82,103 @@ def after_range(model: Model, tail: list[Row], by: str) -> list[Row]:
         iter(table.to_batches()), last.select(IN_TABLE.names), gone, ["k"], by, columns_of
     )
     return pa.Table.from_batches(batches, IN_TABLE).to_pylist()
+
+
+def by_spark(spark: SparkSession, before: Iterable[Row], tail: list[Row], by: str) -> list[Row]:
+    """As `by_arrow`, by Spark."""
+    from sparkwal.spark import read_current
+    from sparkwal.spark.interfaces import to_struct
+    from sparkwal.spark.keyed_rows import merged_partial_rows
+
+    in_table = to_struct(from_arrow(IN_TABLE))
+    table = spark.createDataFrame([*before], in_table)
+    # No record has `own`.
+    in_log = to_struct(from_arrow(SCHEMA.remove(SCHEMA.get_field_index("own"))))
+    rows = spark.createDataFrame(tail, in_log)
+    target = Target("table", MERGE, ("k",), by, "gone")
+    last = merged_partial_rows(rows, target, table, PARTIAL, is_own=True)
+    found = read_current._merged(table, last, target.keys, by, in_table)
+    return [row.asDict() for row in found.collect()]
+
+
+V, W = {"v": 1}, {"w": [1]}
+GONE = {"gone": True}
+TABLE = {**V, **W, "own": "own"}
+# The table's row of a key, the rows of the log with the columns that their records have, and the
+# table's row after them.
+CASES: dict[str, tuple[Row | None, list[Row], Row | None]] = {
+    "a column of no record keeps the table's value": (
+        TABLE,
+        [{"v": 2, "w": [2]}],
+        {"v": 2, "w": [2], "own": "own"},
+    ),
+    "a column that the record lacks keeps the table's value": (
+        TABLE,
+        [{"v": 2}],
+        {**TABLE, "v": 2},
+    ),
+    "a null is a value": (TABLE, [{"v": None, "w": None}], {"own": "own"}),
+    "a null of an earlier row is one too": (TABLE, [{"w": None}, {"v": 2}], {"v": 2, "own": "own"}),
+    "each column has its newest value": (
+        TABLE,
+        [{"w": [2]}, {"v": 3}, {"w": [4]}],
+        {**TABLE, "v": 3, "w": [4]},
+    ),
+    "a new key keeps the value of the row before it": (None, [W, V], {**V, **W}),
+    "a new key has null without such a row": (None, [V], V),
+    "a deleted row of the table leaves nothing": (TABLE, [GONE, {"v": 2}], {"v": 2}),
+    "a deleted row of the log leaves nothing": (None, [{**V, **W}, GONE, {"v": 2}], {"v": 2}),
+    "a delete takes no values along": (TABLE, [{**GONE, "w": [2]}, {"v": 2}], {"v": 2}),
+    "the last row deletes": (TABLE, [{"v": 2}, GONE], None),
+}
+# The same with a sequence `n`.
+LATE: dict[str, tuple[Row | None, list[Row], Row | None]] = {
+    "a row that is older than the table's gives nothing": (
+        {**TABLE, "n": 5.0},
+        [{"n": 4.0, "w": [2]}, {"n": 6.0, "v": 2}],
+        {**TABLE, "n": 6.0, "v": 2},
+    ),
+    "a row that is older than one before it gives nothing": (
+        None,
+        [{"n": 3.0, **W}, {"n": 1.0, "w": [2]}, {"n": 4.0, **V}],
+        {"n": 4.0, **V, **W},
+    ),
+    "a row of the same sequence counts": (
+        {**TABLE, "n": 5.0},
+        [{"n": 5.0, "v": 2}],
+        {**TABLE, "n": 5.0, "v": 2},
+    ),
+    "a late delete deletes nothing": (
+        {**TABLE, "n": 5.0},
+        [{"n": 4.0, **GONE}, {"n": 6.0, "v": 2}],
+        {**TABLE, "n": 6.0, "v": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize(("by", "cases"), [("", CASES), ("n", {**CASES, **LATE})])
+@pytest.mark.parametrize(
+    "engine",
+    ["arrow", pytest.param("spark", marks=(pytest.mark.spark, pytest.mark.xdist_group("spark")))],
+)
+def test_a_column_that_a_record_lacks_keeps_the_value_of_the_row_before(
+    request: pytest.FixtureRequest,
+    engine: str,
+    by: str,
+    cases: dict[str, tuple[Row | None, list[Row], Row | None]],
+) -> None:
+    table, tail = list[Row](), list[Row]()
+    for key, (before, rows, _) in enumerate(cases.values()):
+        common = {"k": key, "n": 1.0, "gone": False}
+        table += [{**common, **before}] if before else []
+        for row in rows:
+            has = [*common, *row]
+            tail.append({**common, **row, COLUMNS: " ".join(map(name_text, has))})
+    merge = partial(by_spark, request.getfixturevalue("spark")) if engine == "spark" else by_arrow
+    found = {row["k"]: row for row in merge(table, tail, by)}
+    for key, (case, (_, _, after)) in enumerate(cases.items()):
+        expected = [{"k": key, "n": 1.0, "gone": False, **after}] if after else []
+        assert counted(expected) == counted([found[key]] if key in found else []), case
 
 
 @pytest.mark.parametrize("by", ["", "n"])
@@ -81,7 +195,7 @@ def test_a_range_is_the_same_as_one_range_for_each_row(seed: int, by: str) -> No
         for _ in range(random_.randrange(1, 9)):
             number += 1
             tail.append(random_row(random_, number))
-        found = after_range(model, tail, by)
+        found = by_arrow(model.rows.values(), tail, by, model.tombstones.items())
         for row in tail:
             has = [name for name in IN_TABLE.names if name_text(name) in row[COLUMNS]]
             model.apply({name: row[name] for name in has})
