@@ -6,7 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import SupportsIndex, Unpack
 
 from sparkwal.checkpoints import carry
@@ -16,7 +16,7 @@ from sparkwal.options.keywords import StoreKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
-from sparkwal.options.types import timestamp
+from sparkwal.options.types import EPOCH, timestamp
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.segments import with_copies
 from sparkwal.store.base import LogStore
@@ -126,7 +126,7 @@ def parse_at(at: SupportsIndex | str | datetime) -> tuple[int | None, int | None
 
 
 def _moment(ms: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    return EPOCH + timedelta(milliseconds=ms)
 
 
 def position_of(at: object) -> int | None:

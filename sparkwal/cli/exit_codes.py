@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import click
 
 from sparkwal.errors import InvalidLogError, OptionError, SparkWalError
+from sparkwal.format.keys import SUPERFLUOUS
 from sparkwal.format.versions import NEWER
 
 
@@ -58,7 +59,7 @@ def advice(problems: Iterable[str]) -> str:
     It is "" if every problem is a format that only a newer sparkwal can read, or a superfluous
     object.
     """
-    has_loss = any(NEWER not in text and "move it away" not in text for text in problems)
+    has_loss = any(NEWER not in text and SUPERFLUOUS not in text for text in problems)
     return _RESTORE if has_loss else ""
 
 

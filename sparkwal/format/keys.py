@@ -20,6 +20,8 @@ FOLDERS = (
     "sequencers",
     "txns",
 )
+# The advice for another object in the folder of the records.
+SUPERFLUOUS = "no object of a log has such a name; move it away"
 # The positions that one segment covers.
 BLOCK = 1_000
 # The suffix of an object for a consumer of all logs under a path. No name has a dot.

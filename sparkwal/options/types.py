@@ -36,7 +36,7 @@ _TIME_UNITS = {
 }
 _LONGEST_MS = 36_500 * 86_400_000
 _NUMBER = "0*[0-9]{1,19}"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _quantity(units: dict[str, int], expected: str, text: str) -> int:
@@ -120,7 +120,7 @@ def timestamp(value: str) -> int:
         raise ValueError("a time such as 2026-01-31T12:00:00Z or milliseconds since 1970") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
 class Limit(NamedTuple):

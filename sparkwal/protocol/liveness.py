@@ -7,7 +7,7 @@ from sparkwal import events
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import SEAL, LeaderHeader, SlotHeader
 from sparkwal.protocol.missing import MissingRecord
-from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, copied, read_any
+from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, read_any, read_taken
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -209,8 +209,7 @@ def run_to(
             return run
 
         def read(position: int) -> Slot | None:
-            found = read_any(log, position, window, tolerant=tolerant)
-            return found or copied(log, position, window, own.log_id)
+            return read_taken(log, position, window, log_id=own.log_id, tolerant=tolerant)
 
         # Wait for all reads first, so that an error leaves no request in flight.
         earlier = zip(before, [*run_parallel(log.store, read, before)], strict=True)
@@ -252,7 +251,7 @@ def _run_before(log: LogStore, torn: TornRecord, window: int, *, tolerant: bool)
     torn_before: list[Slot] = []
     run = Run()
     for position in range(torn.position - 1, -1, -1):
-        slot = read_any(log, position, window, tolerant=tolerant) or copied(log, position, window)
+        slot = read_taken(log, position, window, tolerant=tolerant)
         if isinstance(slot, SlotRecord):
             run = run_to(log, slot, window, tolerant=tolerant)
             break

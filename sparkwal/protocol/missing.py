@@ -2,7 +2,7 @@
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
-from sparkwal.protocol.slots import SlotRecord, copied
+from sparkwal.protocol.slots import SlotRecord
 from sparkwal.store.base import LogStore
 
 
@@ -49,15 +49,3 @@ class ForeignRecord(InvalidLogError):
             "that still runs, and delete that object and the later ones that it wrote"
         )
         self.log_id = log_id
-
-
-def copy_of_missing(log: LogStore, position: int, window: int, log_id: str | None) -> SlotRecord:
-    """The copy of a record that is missing, although the log continues after it.
-
-    Raises:
-        MissingRecord: no segment has a copy.
-    """
-    copy = copied(log, position, window, log_id)
-    if copy is None:
-        raise MissingRecord(log, position, window)
-    return copy

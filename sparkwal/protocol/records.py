@@ -11,7 +11,7 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, LeaderHeader
 from sparkwal.protocol.liveness import Run, Slot, passed_by, report_passed, run_to
-from sparkwal.protocol.missing import MissingRecord, copy_of_missing
+from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.recovery import Head, last_live
 from sparkwal.protocol.slots import (
     GLANCE,
@@ -25,6 +25,7 @@ from sparkwal.protocol.slots import (
     open_again,
     read_any,
     read_slot,
+    read_taken,
 )
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import GetRange, Range, read_parallel, run_parallel
@@ -309,7 +310,9 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
                 # The gap may have been filled since its first GET.
                 if not is_lost or fetch(position) is not None:
                     return
-                record = copy_of_missing(log, position, window, log_id)
+                record = copied(log, position, window, log_id)
+                if record is None:
+                    raise MissingRecord(log, position, window)
             check_log(log, record, log_id or record.header.log_id)
             yield record
             if is_missing:
@@ -334,8 +337,7 @@ def first_at_or_after(
         return max(head.gap, start)
 
     def read(position: int) -> Slot | None:
-        slot = read_any(log, position, head.window, GLANCE, tolerant=tolerant)
-        return slot or copied(log, position, head.window)
+        return read_taken(log, position, head.window, GLANCE, tolerant=tolerant)
 
     def is_late_enough(position: int) -> bool:
         tried = 0

@@ -20,6 +20,7 @@ from sparkwal.protocol.slots import (
     read_any,
     read_front,
     read_slot,
+    read_taken,
 )
 from sparkwal.store.base import LogStore, NotFound, Page, first_entries
 from sparkwal.store.parallel import run_parallel
@@ -401,13 +402,12 @@ def _intact(
     while True:
         before = -1
         try:
-            record = read_any(log, position, window, WHOLE)
+            record = read_taken(log, position, window, WHOLE)
         except InvalidLogError as error:
             before = last_listed(log, window, position) if tolerant and position else -1
             if before < 0 or isinstance(error, (NewerFormatError, WrongWindow)):
                 raise
             record = None
-        record = record or copied(log, position, window)
         if record is None and tolerant and position:
             before = last_listed(log, window, position)
         if before < 0 or record is not None:
@@ -467,7 +467,7 @@ def live_until(
         InvalidLogError: a record is missing or damaged.
         WrongWindow: the log has another window.
     """
-    slot = read_any(log, position, window, size) or copied(log, position, window)
+    slot = read_taken(log, position, window, size)
     return None if slot is None else live_up_to(log, slot, window, head=head)
 
 

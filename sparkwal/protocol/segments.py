@@ -135,7 +135,12 @@ def decoded(opened: Opened | None) -> Opened | None:
 
 
 def trusted_of(
-    log: LogStore, window: int, log_id: str, opened: Mapping[int, Opened]
+    log: LogStore,
+    window: int,
+    log_id: str,
+    opened: Mapping[int, Opened],
+    *,
+    witnessed: int | None = None,
 ) -> dict[int, Opened]:
     """The segments that are copies of the records that are in the slots now, by block.
 
@@ -146,6 +151,7 @@ def trusted_of(
         window: its window.
         log_id: its id.
         opened: segments, by block.
+        witnessed: a block of which the caller has seen the witness.
     """
     trusted: dict[int, Opened] = {}
     for block in sorted(opened, reverse=True):
@@ -159,7 +165,7 @@ def trusted_of(
         # SAFETY(segment-followed) §13: a segment is trusted if the trusted one after it follows
         # its last record
         is_followed = later is not None and later.segment.header.follows == header.last
-        if is_followed or _is_witnessed(log, window, header.witness):
+        if is_followed or block == witnessed or _is_witnessed(log, window, header.witness):
             trusted[block] = candidate
         else:
             ignore(candidate.segment, "the log has another record since it was made")
@@ -189,8 +195,8 @@ class _Copies:
     def __call__(self, log: LogStore, position: int, window: int) -> SlotRecord | None:
         """The copy of the record at a position, or None without one.
 
-        The first one of a block costs 1 GET for its segment, and at most 2 for each witness that is
-        looked for.
+        The first one of a block costs 1 GET for its segment, and 1 for each witness that is looked
+        for.
         """
         place = log.prefix, window, position // keys.BLOCK
         with self._lock:
@@ -229,5 +235,6 @@ def _trusted_block(log: LogStore, window: int, block: int) -> Opened | None:
         opened[number] = found
         header = found.segment.header
         if _is_witnessed(log, window, header.witness):
-            return decoded(trusted_of(log, window, header.log_id, opened).get(block))
+            trusted = trusted_of(log, window, header.log_id, opened, witnessed=number)
+            return decoded(trusted.get(block))
     return None

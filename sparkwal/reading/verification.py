@@ -215,7 +215,7 @@ def verify_store(
         if keys.is_foreign(name):
             report.foreign.append(key)
         elif number is None:
-            report.problems.append(f"{key}: no object of a log has such a name; move it away")
+            report.problems.append(f"{key}: {keys.SUPERFLUOUS}")
         elif keys.position(number, window) < floor.current():
             continue
         elif keys.position(number, window) > report.head:

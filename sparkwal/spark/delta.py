@@ -34,7 +34,7 @@ from sparkwal.lifecycle.delta.fitting import (
 )
 from sparkwal.lifecycle.delta.row_rules import row_rules
 from sparkwal.lifecycle.merging.partial_rows import partial_columns
-from sparkwal.lifecycle.table import Held, TableState, Tombstones
+from sparkwal.lifecycle.table import Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -50,6 +50,7 @@ from sparkwal.spark.delta_files import (
     table_lock,
 )
 from sparkwal.spark.delta_writing import (
+    WrittenHistory,
     create_table,
     delta_tables,
     explained,
@@ -57,7 +58,6 @@ from sparkwal.spark.delta_writing import (
     range_name,
     range_session,
     refused,
-    updated,
 )
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.keyed_rows import after_merge, merged_partial_rows, winning_rows
@@ -116,7 +116,7 @@ def _scala_sequence(session: SparkSession, names: Sequence[str]) -> Any:
     return jvm.PythonUtils.toSeq([*names])
 
 
-class SparkDeltaTable:
+class SparkDeltaTable(WrittenHistory):
     """A Delta table, as `sparkwal.lifecycle.table.Table`.
 
     Each write uses a new session, so the settings of `spark` do not change.
@@ -144,7 +144,7 @@ class SparkDeltaTable:
         settings = from_keywords(SourceOptions, self._options["path"], _without_path(log_options))
         self._opened = open_log(settings)
         self._session = isolated_session(spark)
-        self._log = delta_log(self._session, target.table)
+        super().__init__(delta_log(self._session, target.table))
         self.tombstones: Tombstones | None = None
         if target.keeps_tombstones:
             self.tombstones = SparkTombstones(spark, target, self._log, self._winners)
@@ -223,16 +223,6 @@ class SparkDeltaTable:
         own = folded_names(rows.columns)
         others = [name for name in lacking if name.lower() not in own]
         return replacing_rows(rows, table, target, others)
-
-    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
-        """The newest snapshot of the table, as `Snapshots.snapshot`."""
-        with updated(self._log):
-            return self._log.snapshot(log_id, since, k)
-
-    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
-        """The ranges that the newest snapshot holds, as `WrittenTable.held`."""
-        with updated(self._log):
-            return self._log.held(log_id, since, k)
 
     def burn(self, promise: Promise) -> None:
         """Commit the transaction of an intent without its rows, as `Table.burn`."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkwal.errors import OptionError
 from sparkwal.format.schema import columns
-from sparkwal.lifecycle.delta.fitting import filled_by_delta, log_schema
-from sparkwal.lifecycle.table import TableState
+from sparkwal.lifecycle.delta.reader import LoggedTable
 from sparkwal.spark.delta import as_stored
 from sparkwal.spark.delta_files import delta_log, spark_path
 
 
-class SparkDeltaReader:
+class SparkDeltaReader(LoggedTable):
     """As `sparkwal.lifecycle.table.ReadTable`, with Spark's rows.
 
     Args:
@@ -31,23 +28,8 @@ class SparkDeltaReader:
                 "a session of Spark Connect has no access to a table's transaction log: use a "
                 "classic session, or sparkwal.Log(path).current()"
             )
+        super().__init__(delta_log(spark, table))
         self._path = spark_path(table)
-        self._log = delta_log(spark, table)
-
-    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
-        """Read the newest version. See `Snapshots.snapshot`."""
-        self._log.update()
-        return self._log.snapshot(log_id, since, k)
-
-    @property
-    def spark_schema(self) -> str:
-        """The columns. See `ReadTable.spark_schema`."""
-        return log_schema(self._log.spark_schema)
-
-    @property
-    def computed(self) -> Sequence[str]:
-        """The columns that only a write by Delta computes. See `ReadTable.computed`."""
-        return filled_by_delta(self._log.spark_schema)
 
     def as_stored(self, rows: DataFrame) -> DataFrame:
         """Convert rows of the log. See `ReadTable.as_stored`."""

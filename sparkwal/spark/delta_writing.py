@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sparkwal.errors import ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import Promise
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
-from sparkwal.lifecycle.table import TableConflict, named_range
+from sparkwal.lifecycle.table import Held, TableConflict, TableState, named_range
 from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
 from sparkwal.spark.registering import register_once
 
@@ -96,18 +96,41 @@ def refused(table: str, promise: Promise, why: str) -> WriteError:
     )
 
 
-@contextmanager
-def updated(log: DeltaLog) -> Iterator[None]:
-    """Read the newest versions of a table that is written.
+class WrittenHistory:
+    """The history of a Delta table that Spark writes, as `WrittenTable` reads it.
 
-    Raises:
-        WriteError: the table's log is unreadable.
+    Args:
+        log: the table's transaction log.
     """
-    try:
-        log.update()
-        yield
-    except TableReadError as error:
-        raise WriteError(str(error)) from error
+
+    def __init__(self, log: DeltaLog) -> None:
+        self._log = log
+
+    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
+        """Read the newest snapshot. See `Snapshots.snapshot`.
+
+        Raises:
+            WriteError: the transaction log is unreadable.
+        """
+        with self._updated():
+            return self._log.snapshot(log_id, since, k)
+
+    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
+        """Find the ranges that the newest snapshot holds. See `WrittenTable.held`.
+
+        Raises:
+            WriteError: the transaction log is unreadable.
+        """
+        with self._updated():
+            return self._log.held(log_id, since, k)
+
+    @contextmanager
+    def _updated(self) -> Iterator[None]:
+        try:
+            self._log.update()
+            yield
+        except TableReadError as error:
+            raise WriteError(str(error)) from error
 
 
 def create_table(builder: Any, log: DeltaLog) -> None:

@@ -15,16 +15,15 @@ from sparkwal.format.schema import columns, quoted
 from sparkwal.lifecycle.delta.fitting import type_problems
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.merging.keyed import resolve
-from sparkwal.lifecycle.table import Held, TableState
 from sparkwal.lifecycle.tombstones import DELETED_AT, OWNER, SEQUENCE
 from sparkwal.spark.delta_files import FORGETS, delta_log, spark_path, table_lock
 from sparkwal.spark.delta_writing import (
+    WrittenHistory,
     create_table,
     delta_tables,
     explained,
     isolated_session,
     range_session,
-    updated,
 )
 from sparkwal.spark.readable import one_line
 
@@ -58,7 +57,7 @@ def without_late(winners: DataFrame, tombstones: DataFrame, target: Target) -> D
     return winners.alias("s").join(tombstones.alias("d"), dropped, "left_anti")
 
 
-class SparkTombstones:
+class SparkTombstones(WrittenHistory):
     """A `sparkwal.lifecycle.table.Tombstones`.
 
     Args:
@@ -77,17 +76,7 @@ class SparkTombstones:
         self._table = table
         self._winners = winners
         self._path = spark_path(target.tombstones)
-        self._log = delta_log(self._session, target.tombstones)
-
-    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
-        """Read the newest version. See `Snapshots.snapshot`."""
-        with updated(self._log):
-            return self._log.snapshot(log_id, since, k)
-
-    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
-        """Find the ranges that the newest version holds. See `WrittenTable.held`."""
-        with updated(self._log):
-            return self._log.held(log_id, since, k)
+        super().__init__(delta_log(self._session, target.tombstones))
 
     def prepare(self) -> None:
         """Make the table if there is none. See `Tombstones.prepare`."""

@@ -376,5 +376,5 @@ def test_a_lost_record_costs_its_segment_and_a_witness() -> None:
     store = store_of(LOGS["an old record lost"])
     store.counts.clear()
     Log(store.path()).scan(OLD - 2, OLD + 2).read_all()
-    # As above; and the segment, and the witness to find the end of the segments and to trust it.
-    assert store.counts == {"LIST": 2, "GET": 1 + 5 + 1 + 2}
+    # As above; and the segment, and its witness.
+    assert store.counts == {"LIST": 2, "GET": 1 + 5 + 1 + 1}

@@ -11,25 +11,20 @@ from sparkwal.errors import install_extra, require_library
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.delta.files import delta_log, storage_options, table_errors, url_of
 from sparkwal.lifecycle.delta.fitting import NULL_PARTITIONS, filled_by_delta, log_schema
+from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.table import ReadRows, TableState
 from sparkwal.options.store import StoreOptions
 
 
-class DeltaReader:
-    """A Delta table, as `sparkwal.lifecycle.table.ReadTable`.
+class LoggedTable:
+    """What the transaction log of a Delta table shows to a reader, with or without Spark.
 
     Args:
-        target: the table.
-        options: the options of the log. They are used for a table on a disk or on S3.
-        storage: delta-rs' storage options, instead of these.
+        log: the transaction log.
     """
 
-    def __init__(
-        self, target: Target, options: StoreOptions, storage: Mapping[str, str] | None
-    ) -> None:
-        self._table = target.table
-        self._log = delta_log(target.table, options, storage)
-        self._storage = storage_options(options.s3, storage)
+    def __init__(self, log: DeltaLog) -> None:
+        self._log = log
 
     def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
         """Read the newest version. See `Snapshots.snapshot`."""
@@ -45,6 +40,23 @@ class DeltaReader:
     def computed(self) -> Sequence[str]:
         """The columns that only a write by Delta computes. See `ReadTable.computed`."""
         return filled_by_delta(self._log.spark_schema)
+
+
+class DeltaReader(LoggedTable):
+    """A Delta table, as `sparkwal.lifecycle.table.ReadTable`.
+
+    Args:
+        target: the table.
+        options: the options of the log. They are used for a table on a disk or on S3.
+        storage: delta-rs' storage options, instead of these.
+    """
+
+    def __init__(
+        self, target: Target, options: StoreOptions, storage: Mapping[str, str] | None
+    ) -> None:
+        super().__init__(delta_log(target.table, options, storage))
+        self._table = target.table
+        self._storage = storage_options(options.s3, storage)
 
     def as_stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert rows of the log. See `ReadTable.as_stored`.
