@@ -42,7 +42,7 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Set the options that Spark's launcher gives to every JVM of a test.
 
-    The first test makes the archive, while other workers run tests without Spark.
+    tests/run.sh has made the archive; without it the first test does.
     """
     if item.get_closest_marker("spark") and "SPARK_SUBMIT_OPTS" not in os.environ:
         os.environ["SPARK_SUBMIT_OPTS"] = classes.options()

@@ -19,6 +19,10 @@ if [ "${1:-}" = fast ]; then
     shift
     size=(-m "not (spark or s3 or process or long or slow)" --hypothesis-profile=fast)
 fi
+# Before the tests: under load it would take longer than the time limit of one test.
+if [ ${#size[@]} -eq 0 ]; then
+    "$VENV_PYTHON" -P -c 'import sys; sys.path.append("tests"); import classes; classes.options()'
+fi
 if [ $# -eq 0 ]; then
     # Compile all once, and not in each worker. An error is shown by the run itself.
     compgen -G "tests/__pycache__/conftest.*" >/dev/null || "${pytest[@]}" --collect-only >/dev/null 2>&1 || true
