@@ -27,7 +27,6 @@ LONG = {
     "segments of a log that is recreated",
     "table and log as one while a range is given up",
     "the record of position 2 is cut off before a reader",
-    "the table is restored before an open range with tombstones",
     "the tombstones are restored before an open range, and accepted",
     "two compactors with tombstones, a crash",
     "two compactors, the store keeps a part",
@@ -36,7 +35,6 @@ LONG = {
     "two in flight, a sink, three in flight",
     "two in flight, one that the store keeps in part, a takeover",
     "two in flight, the store keeps a part, a takeover, a maker",
-    "two in flight, one that the store keeps in part, two takeovers and a stream",
     "two leaders archive, a crash and a lost reply",
     "two leaders archive, the store keeps a part",
     "two lives in one application, a crash",
@@ -46,11 +44,22 @@ LONG = {
     "two queries run in one session, a fault",
     "two queries, a straggler, a reader, a crash",
 }
+# The largest of their kind. No mutation needs them: each has a smaller search of the same rules.
+SLOW = {
+    # "two in flight, one that the store keeps in part, a takeover"
+    "two in flight, one that the store keeps in part, two takeovers and a stream",
+    # "the tombstones are restored before an open range, and accepted"
+    "the table is restored before an open range with tombstones",
+}
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] * (name in SLOW) + [pytest.mark.long] * (name in LONG)
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in CONFIGURATIONS],
+    [pytest.param(name, marks=marks(name)) for name in CONFIGURATIONS],
 )
 def test_no_interleaving_breaks_a_promise(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     report = CONFIGURATIONS[name].explore()
@@ -61,4 +70,4 @@ def test_no_interleaving_breaks_a_promise(name: str, capsys: pytest.CaptureFixtu
 
 
 def test_each_long_search_exists() -> None:
-    assert CONFIGURATIONS.keys() >= LONG
+    assert CONFIGURATIONS.keys() >= LONG | SLOW
