@@ -78,17 +78,25 @@ class Path20:
         return [change.k for change in state.changes if change.k]
 
 
-def test_a_cycle_of_twenty_logs_is_one_version(delta: SparkSession, tmp_path: Path) -> None:
+def test_a_cycle_of_twenty_logs_with_other_columns_and_windows_is_one_version(
+    delta: SparkSession, tmp_path: Path
+) -> None:
     path = Path20(delta, tmp_path)
-    wanted = []
+    wide = pa.schema([*SCHEMA, ("w", pa.int64())])
+    others: dict[str, dict[str, Any]] = {"s4": {"schema": wide}, "s5": {"windowSize": 10_000}}
+    wanted: list[dict[str, Any]] = []
+
+    def append(name: str, *rows: dict[str, Any]) -> None:
+        more = others.get(name, {})
+        has_more = more.get("schema") is wide
+        wanted.extend({**row, "w": row["id"] if has_more else None} for row in rows)
+        path.append(name, *(wanted[-len(rows) :] if has_more else rows), **more)
+
     for number, name in enumerate(LOGS):
-        rows = [{"id": number, "v": f"{name}-{n}"} for n in range(3)]
-        path.append(name, *rows)
-        wanted += rows
+        append(name, *({"id": number, "v": f"{name}-{n}"} for n in range(3)))
     assert {run.compacted.k for run in path.run().values() if run.compacted} == {1}
     for name in LOGS[3:6]:
-        path.append(name, {"id": 100, "v": name})
-        wanted.append({"id": 100, "v": name})
+        append(name, {"id": 100, "v": name})
     runs = path.run()
     assert {name for name, run in runs.items() if run.compacted} == {*LOGS[3:6]}
     assert path.rows() == sorted(wanted, key=lambda row: (row["id"], row["v"]))
@@ -113,6 +121,8 @@ def test_the_newest_commit_of_all_logs_wins_a_key(delta: SparkSession, tmp_path:
     assert path.ranges() == [1]
 
 
+# test_a_delete_leaves_nothing_of_other_columns_wherever_ranges_are_cut has a sequence over logs.
+@pytest.mark.slow
 def test_with_a_sequence_its_greatest_value_wins(delta: SparkSession, tmp_path: Path) -> None:
     schema = pa.schema([*SCHEMA, ("at", pa.int64()), ("gone", pa.bool_())])
     path = Path20(delta, tmp_path, keys=["id"], sequence_by="at", delete_when="gone")
@@ -124,23 +134,6 @@ def test_with_a_sequence_its_greatest_value_wins(delta: SparkSession, tmp_path: 
     path.append("a", {"id": 2, "v": "z", "at": 4, "gone": False}, schema=schema)
     path.run()
     assert [(row["id"], row["v"]) for row in path.rows()] == [(1, "late")]
-
-
-def test_logs_with_other_columns_and_windows_join_one_range(
-    delta: SparkSession, tmp_path: Path
-) -> None:
-    path = Path20(delta, tmp_path)
-    wide = pa.schema([*SCHEMA, ("w", pa.int64())])
-    path.append("a", {"id": 1, "v": "a"})
-    path.append("b", {"id": 2, "v": "b", "w": 3}, schema=wide)
-    path.append("c", {"id": 3, "v": "c"}, windowSize=10_000)
-    path.run()
-    path.append("c", {"id": 4, "v": "d"})
-    path.append("a", {"id": 5, "v": "e"})
-    path.run()
-    found = [(row["id"], row["v"], row["w"]) for row in path.rows()]
-    assert found == [(1, "a", None), (2, "b", 3), (3, "c", None), (4, "d", None), (5, "e", None)]
-    assert path.ranges() == [1, 2]
 
 
 def readers(path: Path20) -> Counter[str]:
@@ -271,8 +264,32 @@ def killed(
             yield
 
 
-def test_a_kill_between_any_two_steps_leaves_each_row_once(
-    delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# What a compaction calls, and whether the process ends after it.
+STEPS = [
+    (SparkDeltaTable, "prepare", False),
+    (SparkDeltaTable, "prepare", True),
+    (SparkDeltaTable, "write", False),
+    (SparkDeltaTable, "write", True),
+    (compaction, "confirm_table", True),
+    (Chain, "put", False),
+    (Chain, "put", True),
+    (floors, "with_logs", False),
+]
+
+
+# tests/lifecycle/test_many_logs.py has a kill at every call of the store and of a table.
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([STEPS[1], STEPS[3]], id="after Spark's"),
+        pytest.param(STEPS, id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_a_kill_between_two_steps_leaves_each_row_once(
+    delta: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: list[tuple[Any, str, bool]],
 ) -> None:
     path = Path20(delta, tmp_path)
     wanted = []
@@ -283,16 +300,6 @@ def test_a_kill_between_any_two_steps_leaves_each_row_once(
             path.append(name, row)
             wanted.append(row)
 
-    steps = [
-        (SparkDeltaTable, "prepare", False),
-        (SparkDeltaTable, "prepare", True),
-        (SparkDeltaTable, "write", False),
-        (SparkDeltaTable, "write", True),
-        (compaction, "confirm_table", True),
-        (Chain, "put", False),
-        (Chain, "put", True),
-        (floors, "with_logs", False),
-    ]
     for step, (owner, name, after) in enumerate(steps):
         append(step)
         with killed(monkeypatch, owner, name, after=after):

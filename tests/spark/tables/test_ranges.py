@@ -21,6 +21,8 @@ def numbers(*ids: int, v: str = "x") -> Rows:
     return [{"id": each, "v": v} for each in ids]
 
 
+# test_rules.py has the history of a range, and test_merge.py its rows.
+@pytest.mark.slow
 def test_each_range_is_one_version_that_names_it(delta: SparkSession, tmp_path: Path) -> None:
     log = Lake(tmp_path, spark=delta, schema=NUMBERS)
     assert log.table.snapshot("nobody", NO_TABLE_VERSION) is None
