@@ -49,9 +49,9 @@ from sparkwal.errors import (
 )
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.cycle import Run
+from sparkwal.lifecycle.opening import check_apart, check_same_target
 from sparkwal.lifecycle.policy import LifecycleOptions
-from sparkwal.lifecycle.targets import check_apart, check_same_target
-from sparkwal.lifecycle.tombstones import with_tombstones
+from sparkwal.lifecycle.table import with_tombstones
 from sparkwal.options.open import open_log
 from sparkwal.protocol.chain import newest_record
 from sparkwal.spark.delta_lifecycle import Lifecycle, target_of

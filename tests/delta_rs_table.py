@@ -15,8 +15,14 @@ from sparkwal.errors import InvalidLogError, ReadError, TableReadError, WriteErr
 from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Promise, Target
 from sparkwal.lifecycle.delta.files import delta_log, storage_options
-from sparkwal.lifecycle.table import Held, TableConflict, TableState, named_range
-from sparkwal.lifecycle.tombstones import DELETED_AT, SEQUENCE
+from sparkwal.lifecycle.table import (
+    DELETED_AT,
+    SEQUENCE,
+    Held,
+    TableConflict,
+    TableState,
+    named_range,
+)
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.store.base import LogStore

@@ -14,8 +14,8 @@ from sparkwal.cli.open_logs import no_log
 from sparkwal.cli.output import print_json, table
 from sparkwal.errors import SparkWalError, escape
 from sparkwal.format.lifecycle_record import LogInChain
-from sparkwal.lifecycle.collecting.collection import Collection
 from sparkwal.lifecycle.coordinator import Coordinator
+from sparkwal.lifecycle.known_log import Collection
 from sparkwal.lifecycle.opening import CheckedTable
 from sparkwal.options.open import open_log
 from sparkwal.protocol.chain import newest_record

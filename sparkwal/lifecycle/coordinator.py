@@ -1,8 +1,7 @@
-"""Runs the lifecycle of logs: intent → write → confirm → publish → floor → collect.
+"""The lifecycle of the logs under a path: cycles, and again if another process was first.
 
-Every step begins at the newest record of the chain, and any process can finish a range that a
-crashed process left open. All logs under a path share the chain, and a run takes any number of them
-together: one intent, one version of the table, one record for their floors.
+All logs under a path share the chain, and a run takes any number of them together: one intent, one
+version of the table, one record for their floors.
 """
 
 import socket
@@ -14,32 +13,24 @@ from typing import TypeVar
 from sparkwal import events
 from sparkwal.errors import CompactionError, PlanError, PublishError, SparkWalError
 from sparkwal.format.keys import ROOT
-from sparkwal.format.lifecycle_record import ChainRecord, OpenRange, Target
-from sparkwal.lifecycle.collecting.collection import Collected, Collection, Safeguards, collect
-from sparkwal.lifecycle.collecting.old_records import forget_old_records
-from sparkwal.lifecycle.compaction import Range, accept, confirm_table, promise_to
-from sparkwal.lifecycle.cycle import Cycle, KnownLog, Run, noted
-from sparkwal.lifecycle.floors import move_floors
-from sparkwal.lifecycle.giving_up import ClosedRange, finish_or_give_up, give_up_open_range
-from sparkwal.lifecycle.policy import Policy, decide_together, measure
-from sparkwal.lifecycle.promising import promise, range_until
-from sparkwal.lifecycle.table import Table, confirmed
-from sparkwal.lifecycle.targets import check_same_target
+from sparkwal.format.lifecycle_record import ChainRecord
+from sparkwal.lifecycle.accepting import accept
+from sparkwal.lifecycle.collecting.collection import Safeguards
+from sparkwal.lifecycle.collecting.erasing import Erasure
+from sparkwal.lifecycle.cycle import DAY_MS, Cycle, Run, close_range, look, no_table, write_range
+from sparkwal.lifecycle.known_log import ClosedRange, Collection, KnownLog
+from sparkwal.lifecycle.opening import check_same_target
+from sparkwal.lifecycle.policy import Policy
+from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.chain import Chain, MovedOn
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.protocol.lifecycle_steps import with_table
 from sparkwal.protocol.segments import with_copies
 from sparkwal.reading.listing import list_logs
 from sparkwal.store.base import LogStore
-from sparkwal.store.parallel import run_parallel
 
-DAY_MS = 86_400_000
 R = TypeVar("R")
 # Attempts of a run while other processes change the lifecycle first.
 _ATTEMPTS = 10
-# After this number of new versions of the table the newest is recorded, at most once an hour.
-_VERSIONS = 20
-_HOUR_MS = 3_600_000
 
 
 class Coordinator:
@@ -72,9 +63,7 @@ class Coordinator:
     ) -> None:
         self._log = log
         self._policy = policy
-        self._clock = clock or SYSTEM
-        self._chain = Chain(log, self._clock, host or socket.gethostname())
-        self._table = table
+        self._chain = Chain(log, clock or SYSTEM, host or socket.gethostname())
         self._target = table.target if table else None
         self._collects = collects
         self._safeguards = Safeguards(table, gc_grace_ms, consumer_expiry_ms)
@@ -91,7 +80,13 @@ class Coordinator:
             InvalidLogError: a record of the log or of its lifecycle is damaged.
             StoreUnavailableError: the store did not answer.
         """
-        return self._retry_if_moved(lambda: self._of_this_log(self._recover([self._log]).results))
+
+        def work() -> Run:
+            cycle = self._look([self._log])
+            cycle.recover()
+            return self._of_this_log(cycle.results)
+
+        return self._retry_if_moved(work)
 
     def run_once(self, *, whole: bool = False) -> Run:
         """Finish an open range, compact the range that is due, move the floor, and collect.
@@ -108,9 +103,7 @@ class Coordinator:
             InvalidLogError: a record of the log or of its lifecycle is damaged.
             StoreUnavailableError: the store did not answer.
         """
-        return self._retry_if_moved(
-            lambda: self._of_this_log(self._run([self._log], whole=whole).results)
-        )
+        return self._of_this_log(self._run(lambda: [self._log], whole=whole))
 
     def run_all(self, *, whole: bool = False) -> dict[str, Run | SparkWalError]:
         """As `run_once`, for all logs under the path together.
@@ -129,7 +122,17 @@ class Coordinator:
             CompactionError: a range did not reach the table; the next run continues with it.
             InvalidLogError, StoreUnavailableError: the chain could not be read.
         """
-        return self._retry_if_moved(lambda: self._run(self._list(), whole=whole).results)
+        return self._run(self._list, whole=whole)
+
+    def _run(
+        self, logs: Callable[[], Sequence[LogStore]], *, whole: bool
+    ) -> dict[str, Run | SparkWalError]:
+        def work() -> dict[str, Run | SparkWalError]:
+            cycle = self._look(logs())
+            cycle.run(whole=whole, collects=self._collects)
+            return cycle.results
+
+        return self._retry_if_moved(work)
 
     def accept_table(self) -> ChainRecord:
         """Accept the present table as one that holds all rows below the cut.
@@ -145,16 +148,11 @@ class Coordinator:
         """
 
         def work() -> ChainRecord:
-            cycle = self._read_logs([self._log])
+            cycle = self._look([self._log])
             error = cycle.logs[self._log.name].error
             if error is not None:
                 raise error
-            target = cycle.record.target_of(self._log.name) or self._target
-            if target is None or target.table not in cycle.record.tables:
-                raise PlanError(f"{self._log.url} has no table yet that could be accepted")
-            if self._target is not None:
-                check_same_target(self._target, cycle.record.tables[target.table].target)
-            return accept(self._chain, cycle.record, self._require_table(target))
+            return accept(self._chain, cycle.record, self._own_table(cycle.record))
 
         return self._retry_if_moved(work)
 
@@ -175,17 +173,34 @@ class Coordinator:
             record = self._chain.newest()
             target = record and (record.target_of(self._log.name) or self._target)
             opened = record and target and record.promise(target.table)
-            if not record or not target or not opened or not opened.is_open:
+            if not record or not opened or not opened.is_open:
                 return None
-            if self._target is not None:
-                check_same_target(self._target, opened.target)
+            table = self._own_table(record)
             # A range that another process promised meanwhile was refused by no table.
             if wanted - {opened.table.k}:
                 return None
             wanted.add(opened.table.k)
-            return give_up_open_range(self._chain, record, self._require_table(target))
+            snapshot = write_range(self._chain, record, table, burns=True)
+            _, written = close_range(self._chain, record, table, snapshot)
+            url, version = table.target.table, snapshot.version
+            return ClosedRange(opened.table.k, url, opened.ranges, bool(written), version)
 
         return self._retry_if_moved(work)
+
+    def _own_table(self, record: ChainRecord) -> Table:
+        """The table of the log in a record, which is that of this process.
+
+        Raises:
+            PlanError: the log has another table, or this process has none.
+        """
+        target = record.target_of(self._log.name) or self._target
+        if target is None or target.table not in record.tables:
+            raise PlanError(f"{self._log.url} has no table yet that could be accepted")
+        if self._target is not None:
+            check_same_target(self._target, record.tables[target.table].target)
+        if self._safeguards.table is None:
+            raise no_table(self._log, target)
+        return self._safeguards.table
 
     def collect(self, *, dry_run: bool, looks_again: bool = False) -> Collection | None:
         """Delete the objects that may be deleted now, or only count them.
@@ -233,21 +248,19 @@ class Coordinator:
         self, logs: Callable[[], Sequence[LogStore]], *, dry_run: bool, looks_again: bool
     ) -> dict[str, Collection | SparkWalError | None]:
         def work() -> dict[str, Collection | SparkWalError | None]:
-            cycle = self._read_logs(logs())
-            in_chain = [
-                Collected(
-                    member.log,
-                    member.live_head,
-                    cycle.state(member),
-                    is_small=member.is_small,
-                    looks_again=looks_again,
-                )
-                for member in cycle.sound
-                if member.found != "no lifecycle"
+            cycle = self._look(logs())
+            # As if this process had never collected.
+            afresh = [
+                replace(log, collected=-1, looked_below=0, left=Erasure(), looks_again=looks_again)
+                for log in cycle.sound
+                if log.found != "no lifecycle"
             ]
-            if in_chain:
-                self._collect(cycle, in_chain, forgets_records=True, dry_run=dry_run)
-            return cycle.collections
+            if afresh:
+                cycle.collect(afresh, forgets_records=True, dry_run=dry_run)
+            return {
+                name: log.error or log.floor_error or log.collection
+                for name, log in cycle.logs.items()
+            }
 
         return self._retry_if_moved(work)
 
@@ -286,193 +299,6 @@ class Coordinator:
             raise result
         return result
 
-    def _read_logs(self, logs: Sequence[LogStore]) -> Cycle:
-        """Read the newest record of the chain, and then the head of each log, side by side."""
-        record = self._chain.newest() or ChainRecord(gc_grace_ms=self._safeguards.grace_ms)
-        members = [self._known_log(log) for log in logs]
-        [*run_parallel(self._log.store, lambda member: member.begin_run(record), members)]
-        cycle = Cycle(record, {member.log.name: member for member in members})
-        cycle.refuse_copies()
-        return cycle
-
-    def _recover(self, logs: Sequence[LogStore]) -> Cycle:
-        cycle = self._read_logs(logs)
-        record = cycle.record
-        tables = {member.log.name: record.target_of(member.log.name) for member in cycle.sound}
-        if self._target is not None:
-            for member in cycle.sound:
-                if (target := tables[member.log.name]) is not None:
-                    with noted(member):
-                        check_same_target(self._target, target)
-            # A log that is new to the table may find an open range of others there.
-            if self._target.table in record.tables and cycle.sound:
-                check_same_target(self._target, record.tables[self._target.table].target)
-        # Many logs share a table.
-        targets = dict.fromkeys(tables[member.log.name] or self._target for member in cycle.sound)
-        # SAFETY(one-open-range) §10: at most one range of a table is open, of whichever logs
-        opened = [target for target in targets if target and self._is_open(record, target)]
-        if opened:
-            ranges = self._finish(cycle, self._require_table(opened[0]))
-            for member in cycle.sound:
-                member.finished = ranges.get(member.log.name)
-                if member.finished is not None:
-                    member.found = "an open range"
-        return cycle
-
-    def _is_open(self, record: ChainRecord, target: Target) -> bool:
-        promise = record.promise(target.table)
-        return promise is not None and promise.is_open
-
-    def _require_table(self, target: Target) -> Table:
-        if self._table is None:
-            raise PlanError(
-                f"{self._log.url} is compacted into {target.table}: a run without a table cannot "
-                "write it"
-            )
-        return self._table
-
-    def _run(self, logs: Sequence[LogStore], *, whole: bool) -> Cycle:
-        cycle = self._recover(logs)
-        if not cycle.sound:
-            return cycle
-        self._compact(cycle, whole=whole)
-        before = cycle.record
-        move_floors(self._chain, cycle, self._policy, self._safeguards)
-        if self._collects:
-            self._collect(cycle, self._uncollected(cycle))
-        if not cycle.has_written:
-            self._confirm_forward(cycle, floor_moved=cycle.record is not before)
-        return cycle
-
-    def _compact(self, cycle: Cycle, *, whole: bool) -> None:
-        """Promise what is due of each log by one intent, and write it by one transaction."""
-        now_ms = self._clock.now_ms()
-        policy = replace(self._policy, late_window_seconds=0) if whole else self._policy
-        self._measure(cycle, policy, now_ms)
-        measured = {member.log.name: member.measured for member in cycle.sound if member.measured}
-        due = decide_together(measured, policy, now_ms)
-        for member in cycle.sound:
-            member.report_limit(self._policy, due[member.log.name].limit)
-        if self._table is None:
-            return
-
-        def range_of(member: KnownLog) -> OpenRange | None:
-            before_ms = due[member.log.name].before_ms
-            live = member.live_head.live
-            if whole and live and member.measured and member.measured.first_ms is not None:
-                before_ms = live.header.timestamp_ms
-            return range_until(self._chain, cycle, member, before_ms)
-
-        found = self._side_by_side(range_of, cycle.sound)
-        ranges = [range_ for range_ in found if range_ is not None]
-        if not ranges:
-            return
-        grace_ms = self._safeguards.grace_ms
-        promised = promise(self._chain, cycle, ranges, self._table, grace_ms)
-        if promised is None:
-            return
-        cycle.record = promised
-        written = self._finish(cycle, self._table)
-        for range_ in ranges:
-            cycle.logs[range_.sequencer].compacted = written.get(range_.sequencer)
-        if not written:
-            # Without the logs that could not be read.
-            self._compact(cycle, whole=whole)
-
-    def _finish(self, cycle: Cycle, table: Table) -> dict[str, Range]:
-        """Finish the open range, or give it up: then no log has a range, and bad ones leave."""
-        promised = {range_.sequencer for range_ in promise_to(cycle.record, table).ranges}
-        present = {member.log.name for member in cycle.present}
-        record, ranges, bad = finish_or_give_up(
-            self._chain, cycle.record, table, has_others=not present <= promised
-        )
-        for name, error in bad.items():
-            cycle.errors[name] = error
-            if name in cycle.logs:
-                cycle.logs[name].error = error
-        cycle.has_written = True
-        cycle.record = record
-        return ranges
-
-    def _side_by_side(
-        self, work: Callable[[KnownLog], R | None], logs: Sequence[KnownLog]
-    ) -> list[R | None]:
-        """Do something for each log. A log that fails takes no further part."""
-
-        def guarded(member: KnownLog) -> R | None:
-            with noted(member):
-                return work(member)
-            return None
-
-        return [*run_parallel(self._log.store, guarded, logs)]
-
-    def _measure(self, cycle: Cycle, policy: Policy, now_ms: int) -> None:
-        def work(member: KnownLog) -> None:
-            with self._chain.unless_moved_on(cycle.record):
-                member.measured = measure(
-                    member.log,
-                    member.live_head,
-                    cycle.state(member),
-                    policy,
-                    now_ms,
-                    has_table=self._table is not None,
-                    before=member.measured,
-                )
-
-        self._side_by_side(work, cycle.sound)
-
-    def _confirm_forward(self, cycle: Cycle, *, floor_moved: bool) -> None:
-        """Record a newer version of the table from time to time.
-
-        Without it, the table could delete the history that follows the recorded version, and
-        readers would have to check ever more of it.
-        """
-        table = self._table
-        if table is None or not any(cycle.state(member).table for member in cycle.sound):
-            return
-        promise = cycle.record.promise(table.target.table)
-        if promise is None or promise.is_open:
-            return
-        snapshot = confirm_table(self._chain, cycle.record, table)
-        age_ms = self._clock.now_ms() - cycle.record.timestamp_ms
-        # At most hourly: a busy table would cause a record in each run, also without new rows.
-        is_late = age_ms >= DAY_MS or (snapshot.newer >= _VERSIONS and age_ms >= _HOUR_MS)
-        # While the floor moves often, no record gets a day old: a moved floor counts too.
-        if snapshot.newer and (is_late or floor_moved):
-            newer = with_table(cycle.record, confirmed(promise.table, snapshot))
-            cycle.record = self._chain.put(newer)
-
-    def _uncollected(self, cycle: Cycle) -> list[Collected]:
-        """The logs of which a collection may take something that the last one did not."""
-        logs = []
-        for member in cycle.sound:
-            state = cycle.state(member)
-            log = Collected(
-                member.log,
-                member.live_head,
-                state,
-                member.collected,
-                member.looked_below,
-                member.left,
-                member.is_small,
-            )
-            if member.floor_error is None and state.floor > min(log.above, log.first):
-                logs.append(log)
-        return logs
-
-    def _collect(
-        self,
-        cycle: Cycle,
-        logs: Sequence[Collected],
-        *,
-        forgets_records: bool = False,
-        dry_run: bool = False,
-    ) -> None:
-        before = None if forgets_records else cycle.begun
-        collections, cycle.record = collect(
-            self._chain, cycle.record, logs, self._safeguards, dry_run=dry_run
-        )
-        for name, collection in collections.items():
-            cycle.logs[name].take(collection, dry_run=dry_run)
-        if not dry_run:
-            forget_old_records(self._log, before, cycle.record, self._safeguards.grace_ms)
+    def _look(self, logs: Sequence[LogStore]) -> Cycle:
+        known = [self._known_log(log) for log in logs]
+        return look(self._chain, self._policy, self._safeguards, known)

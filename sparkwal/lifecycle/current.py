@@ -22,9 +22,14 @@ from sparkwal.format.lifecycle_record import (
 )
 from sparkwal.format.merging import union_of
 from sparkwal.format.widening import contradictions, widened
-from sparkwal.lifecycle.table import Snapshots, check_history, holds_open_range, snapshot_of
-from sparkwal.lifecycle.targets import check_apart
-from sparkwal.lifecycle.tombstones import check_tombstones
+from sparkwal.lifecycle.opening import check_apart
+from sparkwal.lifecycle.table import (
+    Snapshots,
+    check_history,
+    check_tombstones,
+    holds_open_range,
+    snapshot_of,
+)
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
 from sparkwal.protocol.chain import newest_record

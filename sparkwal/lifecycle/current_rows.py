@@ -25,8 +25,7 @@ from sparkwal.lifecycle.current import (
 from sparkwal.lifecycle.merging.keyed import holds, merged, older_rows, resolve, winners
 from sparkwal.lifecycle.merging.partial_rows import merge_partial, partial_columns
 from sparkwal.lifecycle.opening import open_table
-from sparkwal.lifecycle.table import ReadRows, ReadTable
-from sparkwal.lifecycle.tombstones import SEQUENCE
+from sparkwal.lifecycle.table import SEQUENCE, ReadRows, ReadTable
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import refuse
 from sparkwal.protocol.slots import WHOLE

@@ -1,20 +1,64 @@
-"""What a run over the logs of a path holds: the newest record, and what is known of each log."""
+"""One run over the logs of a path, in its order, and the steps of a range of their table.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+    look → recover → promise → write → done → move the floors → collect
+
+The intent fixes the range before the first row is written, so every process writes the same rows.
+The table's transaction (log_id, k) prevents a second write. A range is done after the table was
+read again and holds it. Any process can finish a range that a crashed process left open.
+
+A promised range must reach the table, or be given up. So each log is checked before the promise. Of
+several logs, a log that does not fit is left out: it stops no other.
+"""
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from sparkwal import events
-from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
-from sparkwal.format.keys import ROOT, slot
-from sparkwal.format.lifecycle_record import ChainRecord, LogInChain
-from sparkwal.lifecycle.collecting.collection import Collection
-from sparkwal.lifecycle.collecting.erasing import Erasure
-from sparkwal.lifecycle.compaction import Range
-from sparkwal.lifecycle.policy import LogState, Policy
-from sparkwal.protocol.recovery import Head, find_head
-from sparkwal.reading.floor import ends_before
-from sparkwal.store.base import Entry, LogStore, Page
+from sparkwal.errors import OptionError, PlanError, ReadError, SparkWalError, WriteError
+from sparkwal.format import schema
+from sparkwal.format.keys import ROOT
+from sparkwal.format.lifecycle_record import (
+    ChainRecord,
+    OpenRange,
+    Promise,
+    TableInChain,
+    Target,
+)
+from sparkwal.format.merging import union_of
+from sparkwal.lifecycle.collecting.collection import Safeguards, collect, forget_old_records
+from sparkwal.lifecycle.consumers.readers import look_at_readers
+from sparkwal.lifecycle.known_log import Collection, KnownLog, Range, noted
+from sparkwal.lifecycle.opening import check_same_target
+from sparkwal.lifecycle.policy import Policy, decide_together, measure
+from sparkwal.lifecycle.table import (
+    Table,
+    TableConflict,
+    TableState,
+    confirm,
+    confirmed,
+    is_burned,
+    write_open_range,
+)
+from sparkwal.protocol.chain import Chain
+from sparkwal.protocol.lifecycle_steps import burned, done, promised, with_logs, with_table
+from sparkwal.protocol.records import first_at_or_after, live_records
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.segments import with_copies
+from sparkwal.reading.listing import list_logs
+from sparkwal.reading.rows import pieces_of, read_pieces
+from sparkwal.store.base import LogStore
+from sparkwal.store.parallel import run_parallel
+
+DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+R = TypeVar("R")
+# After this number of new versions of the table the newest is recorded, at most once an hour.
+_VERSIONS = 20
+# Attempts to write a range while other writers of the table commit first.
+CONFLICTS = 8
+# The first pause after such a conflict, in seconds.
+_FIRST_PAUSE = 0.5
 
 
 @dataclass(frozen=True)
@@ -43,140 +87,13 @@ class Run:
 
 
 @dataclass
-class KnownLog:
-    """What a process knows of a log beside the chain, from one run to the next.
-
-    Attributes:
-        head: its head at the last look.
-        newest: its newest object in the last LIST of the path.
-        page: its records in that LIST, until its head is looked up.
-        is_small: that LIST shows all of its records, and many logs were listed.
-        is_head_newest: `head` counts while `newest` is the object of its last record. The store
-            must list ETags: a recreated log may have the same numbers.
-        measured: what the policy decides from.
-        collected: the bound of the last collection.
-        looked_below: this process has read the records below this position, to erase their rows.
-        left: the erasures that failed among them. The next process tries them again.
-        reached: the size limit that the log has reached, for which an event was emitted.
-        found: the state before this run, as in `Run`.
-        finished, compacted, collection: as in `Run`.
-        error: why the log takes no further part in this run.
-        floor_error: why its floor stays: a damaged consumer.
-    """
-
-    log: LogStore
-    head: Head | None = None
-    newest: Entry | None = None
-    page: Page | None = None
-    is_small: bool = False
-    is_head_newest: bool = False
-    measured: LogState | None = None
-    collected: int = 0
-    looked_below: int = 0
-    left: Erasure = field(default_factory=Erasure)
-    reached: str = ""
-    found: str = "no log"
-    finished: Range | None = None
-    compacted: Range | None = None
-    collection: Collection | None = None
-    error: SparkWalError | None = None
-    floor_error: SparkWalError | None = None
-
-    @property
-    def live_head(self) -> Head:
-        """The head of a log that takes part in the run."""
-        assert self.head is not None
-        return self.head
-
-    @property
-    def log_id(self) -> str:
-        """The id of a log that takes part in the run."""
-        assert self.head is not None and self.head.live is not None
-        return self.head.live.header.log_id
-
-    @property
-    def schema(self) -> str:
-        """The columns of a log that takes part in the run."""
-        assert self.head is not None and self.head.live is not None
-        return self.head.live.spark_schema
-
-    def listed(self, newest: Entry, page: Page | None) -> None:
-        """Take what a LIST shows of the log, and forget a head that may be old."""
-        is_same = self.newest == newest and self.newest.etag == newest.etag != ""
-        # §10: a head counts while the log's newest object is its record
-        self.is_head_newest = self.is_head_newest and is_same
-        self.newest, self.page = newest, page
-        self.is_small = page is not None and not page.more
-
-    def begin_run(self, record: ChainRecord) -> None:
-        """Find the head of the log, unless it is known, and compare the log with the chain.
-
-        A log that cannot take part in the run gets its error. A log without an error that does not
-        exist has no live head.
-        """
-        self.found = "no log"
-        self.finished = self.compacted = self.collection = None
-        self.error = self.floor_error = None
-        try:
-            self._find_head()
-        except SparkWalError as error:
-            self.error = error
-            return
-        head = self.live_head
-        state = record.log(self.log.name)
-        if head.live is None:
-            # The chain shows that these records were complete once.
-            self.error = head.torn[0] if head.torn and state else None
-            return
-        self.found = "no lifecycle"
-        if state is not None:
-            self.found = "an open range" if state.is_open else "at rest"
-            try:
-                check_chain(self.log, head.gap, self.log_id, state)
-            except SparkWalError as error:
-                self.error = error
-
-    def _find_head(self) -> None:
-        page, self.page = self.page, None
-        if self.head is None or not self.is_head_newest:
-            self.head = None
-            self.head = find_head(self.log, page=page)
-        head = self.head
-        self.is_head_newest = False
-        if head.live is None:
-            return
-        # Any new record of a log without gaps is its newest object.
-        last = self.log.key(slot(head.position, head.window))
-        is_newest = self.newest is not None and self.newest.key == last
-        self.is_head_newest = is_newest and not head.torn and head.free == head.gap
-
-    def take(self, collection: Collection | InvalidLogError | None, *, dry_run: bool) -> None:
-        """Take the result of a collection, and note what it deleted."""
-        if isinstance(collection, InvalidLogError):
-            self.floor_error = collection
-            return
-        self.collection = collection
-        if collection is not None and not dry_run:
-            # What the store kept is tried again.
-            self.collected = 0 if collection.kept else collection.bound
-            self.looked_below = collection.looked_below
-            self.left = collection.left
-
-    def report_limit(self, policy: Policy, limit: str) -> None:
-        """Emit an event when the log reaches a size limit, once until it falls below."""
-        if limit not in ("", self.reached) and self.measured is not None:
-            is_hard = limit == "hardLimitBytes"
-            most = policy.hard_limit if is_hard else policy.soft_limit
-            waiting = self.measured.waiting_bytes
-            events.emit(events.SizeLimit(self.log.url, limit, waiting, most or 0))
-        self.reached = limit
-
-
-@dataclass
 class Cycle:
     """A run over some logs.
 
     Attributes:
+        chain: the chain of their path.
+        policy: decides when rows go to the table, and when they leave the log.
+        safeguards: the table, and what keeps objects from collection.
         begun: the newest record of the chain at the beginning.
         logs: the logs, by name.
         record: the newest record of the chain.
@@ -184,6 +101,9 @@ class Cycle:
         has_written: a range went into the table, or was finished.
     """
 
+    chain: Chain
+    policy: Policy
+    safeguards: Safeguards
     begun: ChainRecord
     logs: dict[str, KnownLog]
     record: ChainRecord = field(init=False)
@@ -203,10 +123,6 @@ class Cycle:
         """The logs that still take part."""
         return [log for log in self.present if log.error is None]
 
-    def state(self, member: KnownLog) -> LogInChain:
-        """The state of a log in the newest record, or the one that its first record begins with."""
-        return self.record.log(member.log.name) or LogInChain(member.log_id)
-
     @property
     def results(self) -> dict[str, Run | SparkWalError]:
         """The result of each log by name, also of logs that the chain has and that vanished."""
@@ -215,71 +131,556 @@ class Cycle:
         }
         results |= self.errors
         for name, log in self.logs.items():
-            results[name] = log.error or log.floor_error or self._run(log)
+            results[name] = log.error or log.floor_error or self._run_of(log)
         return dict(sorted(results.items(), key=lambda item: (item[0] != ROOT, item[0])))
 
-    def _run(self, log: KnownLog) -> Run:
+    def _run_of(self, log: KnownLog) -> Run:
         if log.found == "no log":
             return Run("no log")
-        state = self.state(log)
+        state = log.state(self.record)
         return Run(log.found, state.cut, state.floor, log.finished, log.compacted, log.collection)
 
-    @property
-    def collections(self) -> dict[str, Collection | SparkWalError | None]:
-        """The collection of each log by name, its error, or None without a lifecycle."""
-        return {
-            name: log.error or log.floor_error or log.collection for name, log in self.logs.items()
-        }
+    def run(self, *, whole: bool, collects: bool) -> None:
+        """Finish an open range, compact what is due, move the floors, and collect.
 
-    def refuse_copies(self) -> None:
-        """Give each log an error whose rows are those of another name: a table takes them once.
-
-        The name that the chain has counts, or else the first one.
+        Args:
+            whole: compact the whole logs now, and ignore the policy's thresholds.
+            collects: whether objects are deleted.
         """
-        names = {log.log_id: name for name, log in self.record.logs.items()}
-        for member in self.present:
-            name = member.log.name
-            log_id = self.state(member).log_id
-            first = names.setdefault(log_id, name)
-            # §10: a log that lies under two names goes into a table under one of them
-            if first != name and member.error is None:
-                member.error = PlanError(
-                    f"{member.log.url} is a copy of sequencer {first}, or was moved from there: "
-                    f"both are the log {log_id}, and a table would hold its rows twice. "
-                    f"Delete the copy, or move it back to {first}"
+        self.recover()
+        if not self.sound:
+            return
+        self._compact(whole=whole)
+        before = self.record
+        self._move_floors()
+        if collects:
+            self.collect([log for log in self.sound if self._has_uncollected(log)])
+        if not self.has_written:
+            self._confirm_forward(floor_moved=self.record is not before)
+
+    def recover(self) -> None:
+        """Finish the open range of the logs' table, if there is one."""
+        table = self.safeguards.table
+        for log in self.sound:
+            fixed = self.record.target_of(log.log.name)
+            if fixed is not None and table is not None:
+                with noted(log):
+                    check_same_target(table.target, fixed)
+            elif fixed is not None and promise_to(self.record, fixed).is_open:
+                raise no_table(log.log, fixed)
+        if table is None or not self.sound or table.target.table not in self.record.tables:
+            return
+        # A log that is new to the table may find an open range of others there.
+        promise = promise_to(self.record, table.target)
+        check_same_target(table.target, promise.target)
+        # SAFETY(one-open-range) §10: at most one range of a table is open, of whichever logs
+        if promise.is_open:
+            ranges = self._finish(table)
+            for log in self.sound:
+                log.finished = ranges.get(log.log.name)
+                if log.finished is not None:
+                    log.found = "an open range"
+
+    def _compact(self, *, whole: bool) -> None:
+        """Promise what is due of each log by one intent, and write it by one transaction."""
+        now_ms = self.chain.clock.now_ms()
+        policy = replace(self.policy, late_window_seconds=0) if whole else self.policy
+        self._each(lambda log: self._measure(log, policy, now_ms))
+        measured = {log.log.name: log.measured for log in self.sound if log.measured}
+        due = decide_together(measured, policy, now_ms)
+        for log in self.sound:
+            log.report_limit(self.policy, due[log.log.name].limit)
+        table = self.safeguards.table
+        if table is None:
+            return
+
+        def range_of(log: KnownLog) -> OpenRange | None:
+            before_ms = due[log.log.name].before_ms
+            live = log.live_head.live
+            if whole and live and log.measured and log.measured.first_ms is not None:
+                before_ms = live.header.timestamp_ms
+            return self._range_until(log, before_ms)
+
+        promise = self._promise(self._each(range_of), table)
+        if promise is None:
+            return
+        written = self._finish(table)
+        for range_ in promise.ranges:
+            self.logs[range_.sequencer].compacted = written.get(range_.sequencer)
+        if not written:
+            # Without the logs that could not be read.
+            self._compact(whole=whole)
+
+    def _each(self, work: Callable[[KnownLog], R | None]) -> list[R]:
+        """Do something for each log, side by side. A log that fails takes no further part."""
+
+        def guarded(log: KnownLog) -> R | None:
+            with noted(log):
+                return work(log)
+            return None
+
+        results = run_parallel(self.chain.log.store, guarded, self.sound)
+        return [result for result in results if result is not None]
+
+    def _measure(self, log: KnownLog, policy: Policy, now_ms: int) -> None:
+        with self.chain.unless_moved_on(self.record):
+            log.measured = measure(
+                log.log,
+                log.live_head,
+                log.state(self.record),
+                policy,
+                now_ms,
+                has_table=self.safeguards.table is not None,
+                before=log.measured,
+            )
+
+    def _range_until(self, log: KnownLog, before_ms: int | None) -> OpenRange | None:
+        """The new positions of a log up to a time, or None without any.
+
+        Raises:
+            SparkWalError: the log is unreadable.
+            MovedOn: another process changed the lifecycle first.
+        """
+        state = log.state(self.record)
+        if before_ms is None:
+            return None
+        with self.chain.unless_moved_on(self.record):
+            to = first_at_or_after(log.log, log.live_head, before_ms + 1, start=state.start)
+        if to <= state.start:
+            return None
+        range_ = OpenRange(log.log.name, state.log_id, state.start, to)
+        # SAFETY(marked-read-first) §10: a log that could not be read is promised when all its rows
+        # can
+        if state.unreadable and (errors := unreadable(log.log.root, [range_])):
+            raise next(iter(errors.values()))
+        return range_
+
+    def _promise(self, ranges: Sequence[OpenRange], table: Table) -> Promise | None:
+        """Put the intent for the ranges of all logs that the table takes.
+
+        Args:
+            ranges: one for each log. A log that the table does not take gets its error.
+            table: the table. It has no open range.
+
+        Returns:
+            The promise, or None if the table takes none of the logs.
+
+        Raises:
+            PlanError: the table holds ranges that the lifecycle does not have.
+            ConfirmError: the table may have lost rows.
+            MovedOn: another process changed the lifecycle first.
+        """
+        if not ranges:
+            return None
+        before = self.record.promise(table.target.table)
+        assert not (before and before.is_open) and all(range_.to > range_.cut for range_ in ranges)
+        if before is not None:
+            # Before `prepare`, which would create an empty table if the table was dropped.
+            with self.chain.unless_moved_on(self.record):
+                confirm(before, table)
+        self._prepare(ranges, table, is_first=before is None)
+        ranges = self._fitting(ranges)
+        if ranges:
+            self._check_rows(ranges, table)
+            ranges = self._fitting(ranges)
+        if not ranges:
+            return None
+        in_chain = before.table if before else self._new_table(ranges[0].log_id, table)
+        record = promised(self.record, in_chain, ranges, self.safeguards.grace_ms)
+        self.record = put_promise(self.chain, record, table.target)
+        return promise_to(self.record, table.target)
+
+    def _fitting(self, ranges: Sequence[OpenRange]) -> list[OpenRange]:
+        """The ranges of the logs without an error."""
+        return [range_ for range_ in ranges if self.logs[range_.sequencer].error is None]
+
+    def _prepare(self, ranges: Sequence[OpenRange], table: Table, *, is_first: bool) -> None:
+        """Check the table for the columns of all logs, and if it does not fit, of each.
+
+        One may lack what others have. A log that does not fit gets its error.
+        """
+        logs = [self.logs[range_.sequencer] for range_ in ranges]
+        try:
+            union = _union(logs)
+            table.prepare(logs[0].log, union, first=is_first)
+            if {log.schema for log in logs} == {union}:
+                return
+        except (OptionError, PlanError, ReadError) as error:
+            if len(logs) == 1:
+                logs[0].error = error
+                return
+        union = ""
+        checked: dict[str, SparkWalError | None] = {}
+        for log in logs:
+            columns = log.schema
+            if columns not in checked:
+                with noted(log):
+                    table.prepare(log.log, columns, first=is_first)
+                    union = union_of([(union or columns, "the others"), (columns, log.log.url)])
+                checked[columns] = log.error
+            log.error = checked[columns]
+
+    def _check_rows(self, ranges: Sequence[OpenRange], table: Table) -> None:
+        """Check that the table takes the rows of all logs, and if not, those of each.
+
+        Raises:
+            MovedOn: another process changed the lifecycle first.
+        """
+
+        def planned(some: Sequence[OpenRange]) -> Promise:
+            in_chain = self.record.tables.get(table.target.table)
+            in_chain = in_chain or TableInChain(table.target, some[0].log_id, 0)
+            return promise_to(promised(self.record, in_chain, some, 0), table.target)
+
+        logs = [self.logs[range_.sequencer] for range_ in ranges]
+        union = _union(logs)
+        try:
+            with self.chain.unless_moved_on(self.record):
+                table.check_rows(planned(ranges), union)
+        except (PlanError, ReadError) as error:
+            if len(logs) == 1:
+                logs[0].error = error
+                return
+            for log, range_ in zip(logs, ranges, strict=True):
+                with noted(log):
+                    table.check_rows(planned([range_]), log.schema)
+
+    def _new_table(self, app_id: str, table: Table) -> TableInChain:
+        """The table before its first range.
+
+        Raises:
+            PlanError: the table holds ranges that the lifecycle does not have.
+            MovedOn: another process changed the lifecycle first.
+        """
+        snapshot = table.snapshot(app_id, None)
+        url = table.target.table
+        if snapshot is None:
+            raise PlanError(f"{url} was just created and does not exist; run it again")
+        # Another process may have written the first range meanwhile.
+        with self.chain.unless_moved_on(self.record):
+            if snapshot.k:
+                raise PlanError(
+                    f"{url} holds {snapshot.k} ranges of this log, and the log's lifecycle has "
+                    "none: its records were deleted, or the log was restored from an older copy. "
+                    "Name a new table"
                 )
+        if table.tombstones is not None:
+            snapshot = replace(snapshot, tombstones=table.tombstones.snapshot(app_id, None))
+        in_chain = TableInChain(table.target, app_id, 0, table_id=snapshot.table_id)
+        return confirmed(in_chain, snapshot)
+
+    def _finish(self, table: Table) -> dict[str, Range]:
+        """Finish the open range, as `finish_range`. A log that cannot be read gets its error."""
+        present = {log.log.name for log in self.present}
+        self.record, ranges, bad = finish_range(self.chain, self.record, table, present)
+        self.has_written = True
+        self.errors |= bad
+        for name in bad.keys() & self.logs.keys():
+            self.logs[name].error = bad[name]
+        return ranges
+
+    def _move_floors(self) -> None:
+        """Move the floors as far as policy, consumers and confirmed table allow, by one record."""
+        wanted = []
+        retention = (self.policy.retain_seconds, self.policy.retain_bytes)
+        for log in self.sound:
+            state, measured = log.state(self.record), log.measured
+            if measured is None:
+                continue
+            floor = measured.retained_from
+            # This includes a table that has no range yet.
+            if measured.has_table:
+                # SAFETY(floor-below-cut) §10: with a table the floor never passes the cut
+                floor = state.cut if retention == (None, None) else min(floor, state.cut)
+            if floor > state.floor:
+                wanted.append((log, state, floor))
+        if not wanted:
+            return
+        small = [log.log.name for log, _, _ in wanted if log.is_small]
+        walked = list_logs(self.chain.log.root, small)
+        readers = look_at_readers([log.log for log, _, _ in wanted], walked)
+        floors = [(log.log, state.log_id, floor) for log, state, floor in wanted]
+        allowed = readers.bounds(floors, self.safeguards.expiry_ms)
+        moved = {}
+        for (log, state, _), result in zip(wanted, allowed, strict=True):
+            if isinstance(result, SparkWalError):
+                log.floor_error = result
+            # SAFETY(floor-never-back) §10: the floor never goes back
+            elif result > state.floor:
+                moved[log.log.name] = replace(state, floor=result)
+        if not moved:
+            return
+        record = with_logs(self.record, moved, self.safeguards.grace_ms)
+        self.record = self.chain.put(record)
+        for name, state in moved.items():
+            events.emit(events.FloorMoved(path=self.logs[name].log.url, floor=state.floor))
+
+    def _has_uncollected(self, log: KnownLog) -> bool:
+        """Whether a collection may take something of a log that the last one did not."""
+        floor = log.state(self.record).floor
+        is_passed = floor > min(log.collected, log.first_unread(self.record))
+        return log.floor_error is None and is_passed
+
+    def collect(
+        self, logs: Sequence[KnownLog], *, forgets_records: bool = False, dry_run: bool = False
+    ) -> None:
+        """Collect what the logs no longer need, and delete old records of the chain.
+
+        Args:
+            logs: the logs.
+            forgets_records: delete the records also if few came since the beginning.
+            dry_run: only count the objects.
+        """
+        collections, self.record = collect(
+            self.chain, self.record, logs, self.safeguards, dry_run=dry_run
+        )
+        for name, collection in collections.items():
+            self.logs[name].take(collection, dry_run=dry_run)
+        if not dry_run:
+            before = None if forgets_records else self.begun
+            forget_old_records(self.chain.log, before, self.record, self.safeguards.grace_ms)
+
+    def _confirm_forward(self, *, floor_moved: bool) -> None:
+        """Record a newer version of the table from time to time.
+
+        Without it, the table could delete the history that follows the recorded version, and
+        readers would have to check ever more of it.
+        """
+        table = self.safeguards.table
+        if table is None or not any(log.state(self.record).table for log in self.sound):
+            return
+        promise = self.record.promise(table.target.table)
+        if promise is None or promise.is_open:
+            return
+        with self.chain.unless_moved_on(self.record):
+            snapshot = confirm(promise, table)
+        age_ms = self.chain.clock.now_ms() - self.record.timestamp_ms
+        # At most hourly: a busy table would cause a record in each run, also without new rows.
+        is_late = age_ms >= DAY_MS or (snapshot.newer >= _VERSIONS and age_ms >= _HOUR_MS)
+        # While the floor moves often, no record gets a day old: a moved floor counts too.
+        if snapshot.newer and (is_late or floor_moved):
+            newer = with_table(self.record, confirmed(promise.table, snapshot))
+            self.record = self.chain.put(newer)
 
 
-@contextmanager
-def noted(member: KnownLog) -> Iterator[None]:
-    """Do something for a log. Its failure stops no other log."""
-    try:
-        yield
-    except SparkWalError as error:
-        member.error = error
+def look(chain: Chain, policy: Policy, safeguards: Safeguards, logs: Iterable[KnownLog]) -> Cycle:
+    """Read the newest record of the chain, and then the head of each log, side by side.
+
+    A log whose rows are those of another name gets an error: a table takes them once. The name that
+    the chain has counts, or else the first one.
+    """
+    record = chain.newest() or ChainRecord(gc_grace_ms=safeguards.grace_ms)
+    logs = [*logs]
+    [*run_parallel(chain.log.store, lambda log: log.begin_run(record), logs)]
+    cycle = Cycle(chain, policy, safeguards, record, {log.log.name: log for log in logs})
+    names = {log.log_id: name for name, log in record.logs.items()}
+    for log in cycle.present:
+        name = log.log.name
+        log_id = log.state(record).log_id
+        first = names.setdefault(log_id, name)
+        # §10: a log that lies under two names goes into a table under one of them
+        if first != name and log.error is None:
+            log.error = PlanError(
+                f"{log.log.url} is a copy of sequencer {first}, or was moved from there: "
+                f"both are the log {log_id}, and a table would hold its rows twice. "
+                f"Delete the copy, or move it back to {first}"
+            )
+    return cycle
 
 
-def check_chain(log: LogStore, gap: int, log_id: str, state: LogInChain) -> None:
-    """Check that a lifecycle belongs to the log at its path.
+def _union(logs: Iterable[KnownLog]) -> str:
+    """The columns of all logs."""
+    return union_of((log.schema, f"sequencer {log.log.name}") for log in logs)
 
-    Args:
-        log: the log.
-        gap: its first gap, read after `state`.
-        log_id: its id.
-        state: the log in the newest record of the chain.
+
+def promise_to(record: ChainRecord, target: Target) -> Promise:
+    """The promise of a record to a table, which has one."""
+    promise = record.promise(target.table)
+    assert promise is not None
+    return promise
+
+
+def no_table(log: LogStore, target: Target) -> PlanError:
+    """The error of a run without the table of a log."""
+    return PlanError(
+        f"{log.url} is compacted into {target.table}: a run without a table cannot write it"
+    )
+
+
+def put_promise(chain: Chain, record: ChainRecord, target: Target) -> ChainRecord:
+    """Put a record that promises a range to a table, and emit an event for each log of it.
 
     Raises:
-        PlanError: the log was recreated, or restored from an older copy.
+        PublishError: the store did not answer.
+        MovedOn: another process put a record first.
     """
-    # SAFETY(chain-of-this-log) §10: a chain applies only to the log whose log_id it carries
-    if state.log_id != log_id:
-        raise PlanError(
-            f"the lifecycle under {log.url} belongs to the log {state.log_id}, and the log there "
-            f"now is {log_id}: it was deleted and recreated. Delete lifecycle/ and consumers/ "
-            "there too, and give the new log a table of its own. If other logs of the path remain, "
-            "move the new log to a sequencer with another name instead"
-        )
-    # A log that ends below its floor was restored from an older copy.
-    if gap < state.floor:
-        cut = ends_before(log.url, gap, state.floor)
-        raise PlanError(f"{cut}. Restore lifecycle/ of that copy too")
+    record = chain.put(record)
+    promise = promise_to(record, target)
+    for range_ in promise.ranges:
+        url = chain.log.root.sequencer(range_.sequencer).url
+        events.emit(events.CompactionPlanned(url, promise.table.k, range_.cut, range_.to))
+    return record
+
+
+def finish_range(
+    chain: Chain, record: ChainRecord, table: Table, present: Set[str]
+) -> tuple[ChainRecord, dict[str, Range], dict[str, SparkWalError]]:
+    """Finish the open range, or give it up if a log in it cannot be read and others wait.
+
+    Args:
+        chain: puts the record.
+        record: the newest record, with the open range.
+        table: the table.
+        present: the logs that wait for the table. A single one waits until it is repaired.
+
+    Returns:
+        As `close_range`, and the errors of the logs that cannot be read.
+
+    Raises:
+        CompactionError: as `write_range` and `close_range`.
+        MovedOn: another process changed the lifecycle first.
+    """
+    promise = promise_to(record, table.target)
+    failed: ReadError | None = None
+    try:
+        snapshot = write_range(chain, record, table)
+    except ReadError as error:
+        failed = error
+    # If the process that burned the range died, only its rows show why.
+    is_unwritten = failed is not None or is_burned(promise, snapshot)
+    bad = unreadable(chain.log.root, promise.ranges) if is_unwritten else {}
+    if failed is not None:
+        if not bad or len(present | {range_.sequencer for range_ in promise.ranges}) == 1:
+            raise failed
+        reason = str(failed)
+        events.emit(events.CompactionSuspended(chain.log.root.url, failed.stage, reason))
+        snapshot = write_range(chain, record, table, burns=True)
+    # SAFETY(unreadable-marked) §10: a record that gives a range up marks the logs that cannot be
+    # read
+    return *close_range(chain, record, table, snapshot, bad), bad
+
+
+def write_range(
+    chain: Chain, record: ChainRecord, table: Table, *, burns: bool = False
+) -> TableState:
+    """Write until the newest snapshot has the transaction of the range, and return that snapshot.
+
+    Args:
+        chain: the chain of the path.
+        record: the newest record, with the open range.
+        table: the table.
+        burns: write the transaction without the rows. The table decides between this and a slow
+            writer of the range: the first commit wins.
+
+    Raises:
+        ReadError: the log's rows are unreadable.
+        WriteError: the table did not take them.
+        ConfirmError: the table may have lost rows.
+        MovedOn: another process changed the lifecycle first.
+    """
+    promise = promise_to(record, table.target)
+    attempts = 0
+    with chain.unless_moved_on(record):
+        while (snapshot := confirm(promise, table)).k != promise.table.k:
+            if attempts == CONFLICTS:
+                raise _busy(table)
+            attempts += 1
+            try:
+                # SAFETY(burn-in-table) §10: a range is given up only after its transaction is in
+                # the table
+                if burns:
+                    table.burn(promise)
+                else:
+                    # SAFETY(range-is-fixed) §10: every process writes exactly [cut, to) of an open
+                    # range
+                    # SAFETY(read-table-after-write) §10: a range is published only after the loop
+                    # read the table again
+                    write_open_range(promise, table, snapshot)
+            except TableConflict as conflict:
+                events.emit(events.CompactionRetried(chain.log.url, promise.table.k, str(conflict)))
+                if attempts < CONFLICTS:
+                    chain.clock.sleep(_FIRST_PAUSE * 2 ** (attempts - 1))
+    return snapshot
+
+
+def _busy(table: Table) -> WriteError:
+    return WriteError(
+        f"other writers of {table.target.table} committed first {CONFLICTS} times; run it "
+        "again after they end (maintenance of the table, or another job)"
+    )
+
+
+def close_range(
+    chain: Chain,
+    record: ChainRecord,
+    table: Table,
+    snapshot: TableState,
+    bad: Iterable[str] = (),
+) -> tuple[ChainRecord, dict[str, Range]]:
+    """Publish the open range as done, or as given up if the table has it burned.
+
+    Args:
+        chain: puts the record.
+        record: the newest record, with the open range.
+        table: the table.
+        snapshot: the newest snapshot of the table, which has the transaction of the range.
+        bad: the logs that cannot be read, if the range was burned.
+
+    Returns:
+        The new record, and the range of each log; none if the range was burned. The rows and bytes
+        are known of a range of one log.
+
+    Raises:
+        PublishError: the store did not answer.
+        MovedOn: another process changed the lifecycle first.
+    """
+    promise = promise_to(record, table.target)
+    now = confirmed(promise.table, snapshot)
+    is_given_up = is_burned(promise, snapshot)
+    record = chain.put(burned(record, now, bad) if is_given_up else done(record, now))
+    if is_given_up:
+        return record, {}
+    report_done(chain, promise, now)
+    sizes = {(change.log_id, change.k): (change.rows, change.bytes) for change in snapshot.changes}
+    rows, size = sizes.get(promise.range_id, (None, None))
+    if len(promise.ranges) > 1:
+        rows = size = None
+    return record, {
+        part.sequencer: Range(now.k, part.cut, part.to, snapshot.version, rows, size)
+        for part in promise.ranges
+    }
+
+
+def report_done(chain: Chain, promise: Promise, table: TableInChain) -> None:
+    """Emit an event for each log of a range that is done."""
+    url, version = table.target.table, table.table_version
+    for range_ in promise.ranges:
+        path = chain.log.root.sequencer(range_.sequencer).url
+        events.emit(events.CompactionDone(path, table.k, range_.to, url, version))
+
+
+def unreadable(root: LogStore, ranges: Iterable[OpenRange]) -> dict[str, SparkWalError]:
+    """Read all rows of ranges, side by side.
+
+    Args:
+        root: the log at the path.
+        ranges: the ranges, one for each log.
+
+    Returns:
+        The errors of the logs that cannot be read, by name.
+    """
+
+    def check(part: OpenRange) -> tuple[str, SparkWalError | None]:
+        log = with_copies(root.sequencer(part.sequencer))
+        try:
+            window = find_head(log).window
+            for record in live_records(log, window, part.cut, part.to, log_id=part.log_id):
+                columns = schema.to_arrow(record.spark_schema)
+                for _ in read_pieces(log, pieces_of(log, record), columns):
+                    pass
+        except SparkWalError as error:
+            return part.sequencer, error
+        return part.sequencer, None
+
+    checked = run_parallel(root.store, check, ranges)
+    return {name: error for name, error in checked if error is not None}

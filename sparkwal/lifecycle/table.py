@@ -6,7 +6,10 @@ compaction promises, writes and checks names no format:
 - A promise fixes the id of the table, and its version before the range.
 - A write makes the rows of the range and the number k of the range visible together, or neither.
   The table takes each number (log_id, k) once. The keys that a range deletes go before its rows
-  into the tombstones, in a transaction of their own under the same number.
+  into the tombstones, in a transaction of their own under the same number. A MERGE removes the row
+  of a deleted key, and with it the sequence of the delete; an older row that arrives in a later
+  range would bring the key back, so rows that are older than the tombstone of their key are
+  dropped.
 - The history answers which ranges came since a version, whether something may have taken rows
   away, and whether it reaches back to that version.
 """
@@ -24,6 +27,11 @@ from sparkwal.store.base import LogStore
 # Reads these columns of all rows of a version, in no particular order; None for all columns. It
 # raises TableReadError.
 ReadRows = Callable[[Sequence[str] | None], Iterator[pa.RecordBatch]]
+# Columns of the tombstones, besides the keys; no column of a log has such a name.
+SEQUENCE = "_wal_sequence"
+DELETED_AT = "_wal_deleted_at"
+# The property that names the table whose keys these are.
+OWNER = "sparkwal.tombstonesOf"
 
 
 class TableConflict(Exception):
@@ -255,6 +263,71 @@ class Table(WrittenTable, Protocol):
         """
 
 
+def confirm(promise: Promise, table: Table) -> TableState:
+    """Read the newest snapshot of a table, and check that it holds all confirmed ranges.
+
+    It may also hold the open range.
+
+    Raises:
+        ConfirmError: the table, or its tombstones, may have lost rows.
+    """
+    snapshot = snapshot_of(promise, table)
+    check_history(promise, snapshot)
+    assert snapshot is not None
+    # SAFETY(table-knows-k) §10: the table's last range is the confirmed one or the open one
+    if snapshot.k not in (promise.confirmed_k, promise.table.k):
+        raise ConfirmError(
+            f"the last range of the log in {promise.target.table} is {snapshot.k}, and it must "
+            f"be {promise.confirmed_k} or {promise.table.k}: the table forgot its transactions, or "
+            "the log was restored from an older copy"
+        )
+    if table.tombstones is not None:
+        # Read after the table, which they may not be behind.
+        is_written = holds_open_range(promise, snapshot)
+        tombstones = snapshot_of_tombstones(promise, table.tombstones)
+        check_tombstones(promise, tombstones, is_range_written=is_written)
+        snapshot = replace(snapshot, tombstones=tombstones)
+    return snapshot
+
+
+def write_open_range(promise: Promise, table: Table, snapshot: TableState) -> None:
+    """Write the open range, and before its rows the keys that it deletes.
+
+    Each write may be repeated: a table takes each transaction once.
+
+    Args:
+        promise: the open range.
+        table: the table.
+        snapshot: its newest snapshot, which lacks the range.
+
+    Raises:
+        TableConflict: another writer committed first.
+        CompactionError: the range was not written, or the tombstones do not hold its keys.
+    """
+    if table.tombstones is None or snapshot.tombstones is None:
+        table.write(promise)
+        return
+    # SAFETY(tombstones-first) §10: the keys that a range deletes are written before its rows
+    kept = _with_keys_of(promise, table.tombstones, snapshot.tombstones)
+    table.write(promise, kept.version)
+
+
+def _with_keys_of(promise: Promise, tombstones: Tombstones, snapshot: TableState) -> TableState:
+    """Write the keys that the open range deletes, unless an earlier process did."""
+    if promise.range_id in [(change.log_id, change.k) for change in snapshot.changes]:
+        return snapshot
+    tombstones.write(promise)
+    now = snapshot_of_tombstones(promise, tombstones)
+    check_tombstones(promise, now, is_range_written=True)
+    assert now is not None
+    return now
+
+
+def snapshot_of_tombstones(promise: Promise, tombstones: Snapshots) -> TableState | None:
+    """Read the newest snapshot of tombstones, with the versions since the confirmed one."""
+    return tombstones.snapshot(promise.table.app_id, promise.table.tombstones_version)
+
+
 def snapshot_of(promise: Promise, table: Snapshots) -> TableState | None:
     """Read the newest snapshot, with the versions since the confirmed one that count.
 
@@ -401,3 +474,75 @@ def _positions(promise: Promise, name: str) -> str:
         return next(iter(positions.values()))
     first = [f"{position} (sequencer {log})" for log, position in positions.items()][:3]
     return ", ".join(first) + (", …" if len(positions) > 3 else "")
+
+
+def check_tombstones(
+    promise: Promise, snapshot: TableState | None, *, is_range_written: bool
+) -> None:
+    """Check that the tombstones hold all that the lifecycle relies on.
+
+    They may be ahead of the table, which gets the same range next. They may not be behind.
+
+    Args:
+        promise: that of the newest record of the chain.
+        snapshot: the newest snapshot of the tombstones, or None if there are none.
+        is_range_written: whether the table holds the open range.
+
+    Raises:
+        ConfirmError: tombstones may be missing.
+    """
+    url, table = promise.target.tombstones, promise.target.table
+    if snapshot is None:
+        raise _missing(promise, f"{url}, which keeps the deleted keys of {table}, is missing")
+    if snapshot.table_id != promise.table.tombstones_id:
+        raise _missing(
+            promise,
+            f"{url}, which keeps the deleted keys of {table}, was dropped and recreated: it is "
+            f"table {snapshot.table_id}, and was {promise.table.tombstones_id}",
+        )
+    if not snapshot.complete:
+        before = f"version {promise.table.tombstones_version}, the last confirmed one"
+        raise _missing(promise, f"the history of {url} does not reach back to {before}")
+    # SAFETY(tombstones-undo-nothing) §10: no version of the tombstones since the confirmed one may
+    # have taken keys away
+    for change in snapshot.changes:
+        if change.undoes:
+            what = f"version {change.version} of {url} is a {change.operation}"
+            raise _missing(promise, f"{what}: deleted keys of {table} may be missing")
+    ranges = [x.k for x in snapshot.changes if x.log_id == promise.table.app_id and x.k]
+    # A slow writer may bring those of a range that was given up: the log still has their rows.
+    if max(ranges, default=0) > promise.table.k:
+        raise _missing(
+            promise,
+            f"{url} holds the ranges {ranges} of the log since version "
+            f"{promise.table.tombstones_version}, and the last one promised is {promise.table.k}",
+        )
+    # §10: the tombstones hold each range that the table holds
+    if is_range_written and promise.is_open and promise.table.k not in ranges:
+        raise _missing(
+            promise, f"{table} holds range {promise.table.k} of the log, and {url} does not"
+        )
+
+
+def _missing(promise: Promise, why: str) -> ConfirmError:
+    return ConfirmError(
+        f"{why}. A late row could bring a deleted key back. {tombstones_way_back(promise)}"
+    )
+
+
+def tombstones_way_back(promise: Promise) -> str:
+    """For people: the steps that bring the tombstones back."""
+    return (
+        f"Restore {promise.target.tombstones} to version {promise.table.tombstones_version}, or "
+        "delete its folder, which forgets the keys that were deleted so far; then continue with "
+        "--accept-table"
+    )
+
+
+def with_tombstones(target: Target, horizon_ms: int) -> Target:
+    """The target with tombstones, if it needs them.
+
+    A row is late only by its sequence, and a key is deleted only by a condition.
+    """
+    is_needed = bool(target.sequence_by and target.delete_when)
+    return replace(target, tombstone_horizon_ms=horizon_ms if is_needed else 0)

@@ -4,7 +4,7 @@
 change what they name. `chain.Chain.put` gives the next record its number, its id and its time.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sparkwal.format.lifecycle_record import (
@@ -56,7 +56,7 @@ def done(record: ChainRecord, table: TableInChain) -> ChainRecord:
     return replace(record, kind=DONE, logs=logs, tables={**record.tables, url: table})
 
 
-def burned(record: ChainRecord, table: TableInChain, bad: Collection[str]) -> ChainRecord:
+def burned(record: ChainRecord, table: TableInChain, bad: Iterable[str]) -> ChainRecord:
     """Give the open range of a table up: the table has its transaction and none of its rows.
 
     Args:

@@ -11,10 +11,9 @@ from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.new_segments import SegmentMaker
+from sparkwal.lifecycle.opening import check_apart
 from sparkwal.lifecycle.policy import LifecycleOptions
-from sparkwal.lifecycle.table import Table
-from sparkwal.lifecycle.targets import check_apart
-from sparkwal.lifecycle.tombstones import with_tombstones
+from sparkwal.lifecycle.table import Table, with_tombstones
 from sparkwal.options.keywords import LifecycleKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords

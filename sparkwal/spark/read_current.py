@@ -25,7 +25,7 @@ from sparkwal.lifecycle.current import (
 )
 from sparkwal.lifecycle.merging.keyed import resolve
 from sparkwal.lifecycle.merging.partial_rows import partial_columns
-from sparkwal.lifecycle.targets import check_place
+from sparkwal.lifecycle.opening import check_place
 from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords

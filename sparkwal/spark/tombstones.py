@@ -1,4 +1,4 @@
-"""The tombstones of a Delta table, by Spark: see `sparkwal.lifecycle.tombstones`."""
+"""The tombstones of a Delta table, by Spark: see `sparkwal.lifecycle.table`."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from sparkwal.format.schema import columns, quoted
 from sparkwal.lifecycle.delta.fitting import type_problems
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.merging.keyed import resolve
-from sparkwal.lifecycle.tombstones import DELETED_AT, OWNER, SEQUENCE
+from sparkwal.lifecycle.table import DELETED_AT, OWNER, SEQUENCE
 from sparkwal.spark.delta_files import FORGETS, delta_log, spark_path, table_lock
 from sparkwal.spark.delta_writing import (
     WrittenHistory,

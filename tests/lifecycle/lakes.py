@@ -22,12 +22,11 @@ from sparkwal.format.lifecycle_record import (
     Promise,
     Target,
 )
-from sparkwal.lifecycle.compaction import confirm_table
 from sparkwal.lifecycle.delta.files import storage_options
-from sparkwal.lifecycle.table import Table, TableState
+from sparkwal.lifecycle.table import Table, TableState, confirm
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.chain import Chain, newest_record
+from sparkwal.protocol.chain import newest_record
 from sparkwal.protocol.clock import Clock
 from sparkwal.protocol.recovery import find_head
 from sparkwal.store.base import LogStore
@@ -180,7 +179,7 @@ class Lake:
     def done(self) -> TableState:
         """Confirm the open range, and publish it."""
         head = self.head()
-        found = confirm_table(Chain(self.log, Clock(), "here"), head.record, self.table)
+        found = confirm(head.promise, self.table)
         assert found.k == head.k
         self.put(DONE, cut=head.to, **_versions(found))
         return found

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 import sparkwal
 from sparkwal.errors import OptionError
 from sparkwal.format.lifecycle_record import Target
-from sparkwal.lifecycle.targets import check_apart
+from sparkwal.lifecycle.opening import check_apart
 from sparkwal.options.open import check_new_log
 from sparkwal.spark.delta_lifecycle import Lifecycle
 from sparkwal.store.base import LogStore, Page

@@ -12,8 +12,8 @@ import pytest
 import sparkwal
 from sparkwal.errors import CollectedError
 from sparkwal.format import keys
-from sparkwal.lifecycle.collecting.collection import Collection
 from sparkwal.lifecycle.coordinator import Coordinator
+from sparkwal.lifecycle.known_log import Collection
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords

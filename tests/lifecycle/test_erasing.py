@@ -12,8 +12,8 @@ import pytest
 from sparkwal.errors import CollectedError, InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.lifecycle.collecting.collection import Collection
 from sparkwal.lifecycle.collecting.erasing import erase_rows
+from sparkwal.lifecycle.known_log import Collection
 from sparkwal.protocol.commit_record import Carried, RecordContent, next_record
 from sparkwal.protocol.erasing import without_rows
 from sparkwal.protocol.leadership import Leadership

@@ -14,9 +14,9 @@ from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import LogPosition
 from sparkwal.format.lifecycle_record import MERGE, Target
-from sparkwal.lifecycle.collecting.collection import Collection
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
+from sparkwal.lifecycle.known_log import Collection
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.protocol.chain import newest_record, record_at
 from sparkwal.protocol.recovery import find_head

@@ -8,7 +8,7 @@ import pytest
 
 from sparkwal.format import keys
 from sparkwal.format.lifecycle_record import FLOOR, encode
-from sparkwal.lifecycle.collecting import collection, old_records
+from sparkwal.lifecycle.collecting import collection
 from sparkwal.protocol import chain
 from sparkwal.protocol.chain import newest_record
 from sparkwal.protocol.recovery import find_head, trace_of_log
@@ -27,7 +27,7 @@ def life(monkeypatch: pytest.MonkeyPatch) -> Life:
     """A log whose chain keeps ten records, and loses older ones after each five."""
     monkeypatch.setattr(chain, "KEPT_RECORDS", KEPT)
     monkeypatch.setattr(collection, "KEPT_RECORDS", KEPT)
-    monkeypatch.setattr(old_records, "EVERY", 5)
+    monkeypatch.setattr(collection, "EVERY", 5)
     return Life()
 
 
@@ -159,7 +159,7 @@ def test_a_process_that_slept_between_look_and_put_begins_again(life: Life) -> N
             slept = True
             advance(life, 20)
             life.later(3 * GRACE_MS)
-            old_records.forget_old_records(life.log, None, newest_record(life.log), GRACE_MS)
+            collection.forget_old_records(life.log, None, newest_record(life.log), GRACE_MS)
 
     life.table.before = sleep
     run = life.process().run_once()

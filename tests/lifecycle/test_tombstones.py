@@ -16,7 +16,7 @@ from sparkwal.errors import ConfirmError, OptionError
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.delta.files import StoreFiles
 from sparkwal.lifecycle.merging.keyed import older_rows
-from sparkwal.lifecycle.targets import check_apart
+from sparkwal.lifecycle.opening import check_apart
 from tests.delta_rs_table import rank
 from tests.lifecycle.lakes import STAGES, Lake
 

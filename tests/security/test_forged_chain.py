@@ -25,7 +25,7 @@ from sparkwal.format.lifecycle_record import (
 )
 from sparkwal.lifecycle.delta.files import delta_log
 from sparkwal.lifecycle.merging import condition
-from sparkwal.lifecycle.targets import check_place
+from sparkwal.lifecycle.opening import check_place
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions

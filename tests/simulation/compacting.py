@@ -15,7 +15,7 @@ from sparkwal.errors import (
     WriteError,
 )
 from sparkwal.format.lifecycle_record import FLOOR, MERGE, NO_TABLE_VERSION, Promise, Target
-from sparkwal.lifecycle.collecting.old_records import forget_old_records
+from sparkwal.lifecycle.collecting.collection import forget_old_records
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import Held, TableState

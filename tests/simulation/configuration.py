@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sparkwal.format import keys
-from sparkwal.lifecycle.collecting import collection, erasing, old_records
+from sparkwal.lifecycle.collecting import collection, erasing
 from sparkwal.protocol import archive, chain, commit, recovery, segments
 from tests.simulation.explore import Budget, Report, explore
 from tests.simulation.machine import Process
@@ -96,14 +96,14 @@ def forwarding(microbatches: int) -> Iterator[None]:
 
 @contextmanager
 def bounding(records: int) -> Iterator[None]:
-    before = chain.KEPT_RECORDS, old_records.EVERY
-    every = old_records.EVERY if records == chain.KEPT_RECORDS else 1
+    before = chain.KEPT_RECORDS, collection.EVERY
+    every = collection.EVERY if records == chain.KEPT_RECORDS else 1
     chain.KEPT_RECORDS = collection.KEPT_RECORDS = records
-    old_records.EVERY = every
+    collection.EVERY = every
     try:
         yield
     finally:
-        chain.KEPT_RECORDS, old_records.EVERY = before
+        chain.KEPT_RECORDS, collection.EVERY = before
         collection.KEPT_RECORDS = chain.KEPT_RECORDS
 
 

@@ -17,14 +17,8 @@ _KEPT_RESTORED = "a compactor takes over, the tombstones are restored"
 _KEPT_ACCEPTED = "the tombstones are restored before an open range, and accepted"
 _KEPT_READ = "table, tombstones and log as one, a compactor, a writer"
 
-# The line that writes a range, with its rule.
-_WRITES = (
-    "with chain.unless_moved_on(record):\n"
-    "                # SAFETY(tombstones-first) §10: the keys that a range deletes are written\n"
-    "                # before its rows\n"
-    "                version = _write_tombstones(promise, table, snapshot.tombstones)\n"
-    "                table.write(promise, *version)\n"
-)
+# The line that writes a range.
+_WRITES = "write_open_range(promise, table, snapshot)\n"
 
 _LOGS = "a compactor of two logs and one of a log take over, a crash"
 
@@ -41,13 +35,11 @@ MUTATIONS = [
     Mutation(
         "burn-in-table",
         "a second log vanishes, and its range is written late",
-        "lifecycle/giving_up.py",
-        "with suppress(TableConflict), chain.unless_moved_on(record):\n"
-        "            table.burn(promise)\n",
-        "from dataclasses import replace\n"
-        "        from sparkwal.lifecycle.table import Change\n"
-        "        made = Change(0, 'WRITE', *promise.range_id, is_burned=True)\n"
-        "        return replace(snapshot, changes=(made,))\n",
+        "lifecycle/cycle.py",
+        "table.burn(promise)\n",
+        "from sparkwal.lifecycle.table import Change\n"
+        "                    made = Change(0, 'WRITE', *promise.range_id, is_burned=True)\n"
+        "                    return replace(snapshot, changes=(made,))\n",
     ),
     Mutation(
         "chain-put-in-time",
@@ -59,44 +51,39 @@ MUTATIONS = [
     Mutation(
         "chain-record-age",
         "a compactor does not sleep while records are deleted",
-        "lifecycle/collecting/old_records.py",
+        "lifecycle/collecting/collection.py",
         "return log.store.age_ms(entry.key) > age_ms",
         "return log.store.age_ms(entry.key) >= 0",
     ),
     Mutation(
         "chain-newest-kept",
         "a compactor sleeps, and its number stays in use",
-        "lifecycle/collecting/old_records.py",
-        "last_kept = newest.number + chain.KEPT_RECORDS - 1",
+        "lifecycle/collecting/collection.py",
+        "last_kept = newest.number + KEPT_RECORDS - 1",
         "last_kept = newest.number - 1",
     ),
     Mutation(
         "unreadable-marked",
         _DAMAGED,
-        "lifecycle/giving_up.py",
-        "return *publish_range(chain, record, table, snapshot, bad), bad\n",
-        "return *publish_range(chain, record, table, snapshot), bad\n",
+        "lifecycle/cycle.py",
+        "return *close_range(chain, record, table, snapshot, bad), bad\n",
+        "return *close_range(chain, record, table, snapshot), bad\n",
     ),
     Mutation(
         "marked-read-first",
         _DAMAGED,
-        "lifecycle/promising.py",
-        "if state.unreadable and (errors := unreadable(member.log.root, [range_])):",
+        "lifecycle/cycle.py",
+        "if state.unreadable and (errors := unreadable(log.log.root, [range_])):",
         "if False:",
     ),
     Mutation(
         "one-open-range",
         "a compactor of one log finds an open range of another",
-        "lifecycle/coordinator.py",
-        "opened = [target for target in targets if target and self._is_open(record, target)]",
-        "states = [*map(cycle.state, cycle.sound)]\n"
-        "        opened = [record.tables[x.table].target for x in states if x.is_open]",
+        "lifecycle/cycle.py",
+        "if promise.is_open:\n            ranges =",
+        "if any(log.state(self.record).is_open for log in self.sound):\n            ranges =",
         # The compactor promises another range.
-        elsewhere=(
-            "lifecycle/promising.py",
-            "assert not (before and before.is_open) and",
-            "assert",
-        ),
+        ("assert not (before and before.is_open) and", "assert"),
     ),
     Mutation(
         "done-closes-all",
@@ -126,11 +113,11 @@ MUTATIONS = [
     Mutation(
         "tombstones-first",
         _KEPT,
-        "lifecycle/compaction.py",
-        "version = _write_tombstones(promise, table, snapshot.tombstones)\n"
-        "                table.write(promise, *version)\n",
+        "lifecycle/table.py",
+        "kept = _with_keys_of(promise, table.tombstones, snapshot.tombstones)\n"
+        "    table.write(promise, kept.version)\n",
         "table.write(promise, 0)\n"
-        "                _write_tombstones(promise, table, snapshot.tombstones)\n",
+        "    _with_keys_of(promise, table.tombstones, snapshot.tombstones)\n",
     ),
     Mutation(
         "the tombstones of a range carry no transaction",
@@ -142,14 +129,14 @@ MUTATIONS = [
     Mutation(
         "tombstones-undo-nothing",
         _KEPT_RESTORED,
-        "lifecycle/tombstones.py",
-        "if change.undoes:",
-        "if False:",
+        "lifecycle/table.py",
+        "if change.undoes:\n            what",
+        "if False:\n            what",
     ),
     Mutation(
         "tombstones-again",
         _KEPT_ACCEPTED,
-        "lifecycle/tombstones.py",
+        "lifecycle/accepting.py",
         "if promise.is_open and (is_range_written or now.k >= k):",
         "if False:",
     ),
@@ -198,24 +185,22 @@ MUTATIONS = [
     Mutation(
         "read-table-after-write",
         _OPTIMIZE,
-        "lifecycle/compaction.py",
+        "lifecycle/cycle.py",
         _WRITES,
         f"{_WRITES}"
-        "            return TableState(snapshot.table_id, snapshot.version + 1, promise.table.k, "
-        "())\n",
+        "                    version = snapshot.version + 1\n"
+        "                    return TableState(snapshot.table_id, version, promise.table.k, ())\n",
     ),
     Mutation(
         "range-is-fixed",
         _WRITER,
-        "lifecycle/compaction.py",
+        "lifecycle/cycle.py",
         _WRITES,
-        "from dataclasses import replace\n"
-        "            from sparkwal.protocol.recovery import find_head\n"
-        "            logs = {\n"
-        "                name: replace(one, to=find_head(chain.log.root.sequencer(name)).gap)\n"
-        "                for name, one in promise.logs.items()\n"
-        "            }\n"
-        "            table.write(replace(promise, logs=logs))\n",
+        "root, logs = chain.log.root, {}\n"
+        "                    for name, one in promise.logs.items():\n"
+        "                        to = find_head(root.sequencer(name)).gap\n"
+        "                        logs[name] = replace(one, to=to)\n"
+        "                    table.write(replace(promise, logs=logs))\n",
     ),
     Mutation(
         "a range brings the rows of a log that was recreated",
@@ -227,51 +212,51 @@ MUTATIONS = [
     Mutation(
         "chain-of-this-log",
         "a log that is recreated before it is collected",
-        "lifecycle/cycle.py",
-        "if state.log_id != log_id:",
+        "lifecycle/known_log.py",
+        "if state.log_id != self.log_id:",
         "if False:",
     ),
     Mutation(
         "table-knows-k",
         "a compactor takes over, the table forgets",
-        "lifecycle/compaction.py",
-        "if snapshot.k not in (confirmed_k, k):",
+        "lifecycle/table.py",
+        "if snapshot.k not in (promise.confirmed_k, promise.table.k):",
         "if False:",
     ),
     Mutation(
         "history-undoes-nothing",
         _RESTORED,
         "lifecycle/table.py",
-        "if change.undoes:",
-        "if False:",
+        "if change.undoes:\n            raise",
+        "if False:\n            raise",
     ),
     Mutation(
         "lost-range-new-k",
         _ACCEPTED,
-        "lifecycle/compaction.py",
+        "lifecycle/accepting.py",
         "k = snapshot.k + 1 if promise.is_open else snapshot.k",
         "k = in_chain.k",
     ),
     Mutation(
         "kept-range-done",
         "the table is restored to its newest version, and accepted",
-        "lifecycle/compaction.py",
+        "lifecycle/accepting.py",
         "newer = held.ranges",
         "newer = ()",
     ),
     Mutation(
         "restore-not-before",
         _ACCEPTED,
-        "lifecycle/compaction.py",
+        "lifecycle/accepting.py",
         "if held.unknown:",
         "if False:",
     ),
     Mutation(
         "floor-below-cut",
         _WRITER,
-        "lifecycle/floors.py",
+        "lifecycle/cycle.py",
         "floor = state.cut if retention == (None, None) else min(floor, state.cut)",
-        "floor = member.live_head.gap",
+        "floor = log.live_head.gap",
     ),
     Mutation(
         "grace-before-delete",
@@ -284,7 +269,7 @@ MUTATIONS = [
         "table-before-delete",
         _RESTORED,
         "lifecycle/collecting/collection.py",
-        "confirm_table(chain, record, safeguards.table)\n",
+        "confirm(promise, table)\n",
         "pass\n",
     ),
     Mutation(
@@ -298,7 +283,7 @@ MUTATIONS = [
         "erase-below-bound",
         "rows are erased beside a writer",
         "lifecycle/collecting/collection.py",
-        "positions = [at for at in taken.staying if one.first <= at < limits.erasable]",
+        "positions = [at for at in taken.staying if part.first <= at < part.erasable]",
         "positions = [*range(head.gap)]",
     ),
     Mutation(
@@ -333,7 +318,7 @@ MUTATIONS = [
     Mutation(
         "floor-never-back",
         "a consumer comes back",
-        "lifecycle/floors.py",
+        "lifecycle/cycle.py",
         "elif result > state.floor:",
         "elif result != state.floor:",
     ),
@@ -341,17 +326,16 @@ MUTATIONS = [
         "floor-then-consumers",
         "a consumer joins while the floor moves and the log is collected",
         "lifecycle/collecting/collection.py",
-        "allowed = iter(readers.bounds([*moved.values()], safeguards.expiry_ms))\n",
-        "allowed = iter([min(floors[0], early[0])])\n",
+        "allowed = readers.bounds(floors, safeguards.expiry_ms)\n",
+        "allowed = [min(parts[0].floor, early[0])]\n",
         (
-            "    floors = _old_floors(record",
+            "    parts = [\n        _Part(",
             "    log = logs[0].log\n"
-            "    asked = [(log, logs[0].state.log_id, 2**40)]\n"
+            "    asked = [(log, logs[0].log_id, 2**40)]\n"
             "    early = look_at_readers([log]).bounds(asked, safeguards.expiry_ms)\n"
             "    from sparkwal.protocol.chain import newest_record\n"
             "    record = newest_record(log) or record\n"
-            "    logs = [replace(logs[0], state=record.log(log.name) or logs[0].state)]\n"
-            "    floors = _old_floors(record",
+            "    parts = [\n        _Part(",
         ),
     ),
     Mutation(

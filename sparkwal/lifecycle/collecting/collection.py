@@ -7,18 +7,18 @@ collector may crash, pause or run twice; the next one deletes the remaining obje
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import keys
+from sparkwal.format.arrowfile import open_front
 from sparkwal.format.lifecycle_record import ChainRecord, LogInChain
-from sparkwal.lifecycle.collecting.erasing import Erasure, erase_rows
-from sparkwal.lifecycle.collecting.leftovers import Leftovers, list_leftovers, unneeded_segments
-from sparkwal.lifecycle.compaction import confirm_table
+from sparkwal.lifecycle.collecting.erasing import erase_rows
 from sparkwal.lifecycle.consumers.readers import Readers, look_at_readers
-from sparkwal.lifecycle.table import Table
+from sparkwal.lifecycle.known_log import Collection, KnownLog
+from sparkwal.lifecycle.table import Table, confirm
 from sparkwal.protocol.archive import named_records
 from sparkwal.protocol.chain import KEPT_RECORDS, Chain, MovedOn, record_at
 from sparkwal.protocol.lifecycle_steps import with_logs
@@ -31,60 +31,16 @@ from sparkwal.store.base import (
     LogStore,
     NotFound,
     Store,
+    Unfinished,
     delete_listed,
     numbered,
 )
 from sparkwal.store.parallel import run_parallel
 
-
-@dataclass(frozen=True)
-class Collection:
-    """The objects below position `bound` that were deleted, or may be.
-
-    Attributes:
-        bound: every position below it may be collected.
-        objects, uploads: how many objects and unfinished uploads.
-        bytes: the size of the objects.
-        records: how many records below `bound` stay: a log keeps its newest 1,000 records, and
-            those with a query's checkpoint.
-        erased: how many of them lost their rows now, or may lose them.
-        with_rows: how many of them may hold rows after that.
-        kept: how many more objects the store kept: it compared another ETag than its LIST shows.
-        held_by: for people: what keeps objects in the store. It is "the grace", the names of
-            consumers and leases that keep `bound` from being higher, or the records that stay with
-            their rows, and why; "" if nothing does.
-        without_rows: no record below this position holds rows.
-        looked: how many records were read for that.
-        looked_below: every record below this position was read, now or earlier.
-        left: the erasure of these records failed, now or earlier.
-    """
-
-    bound: int
-    objects: int = 0
-    uploads: int = 0
-    bytes: int = 0
-    records: int = 0
-    erased: int = 0
-    with_rows: int = 0
-    kept: int = 0
-    held_by: str = ""
-    without_rows: int = 0
-    looked: int = 0
-    looked_below: int = 0
-    left: Erasure = field(default_factory=Erasure)
-
-    @property
-    def failure(self) -> str:
-        """For people: the part of the work that failed; "" if none did."""
-        faults = []
-        if self.kept:
-            faults.append(
-                f"the store kept {self.kept} objects: it compared another ETag than its LIST "
-                "shows. Run it again; if they stay, the store does not compare ETags as S3 does"
-            )
-        if self.left.failure:
-            faults.append(f"the rows of a record could not be erased: {self.left.failure}")
-        return "; ".join(faults)
+# The bytes of a segment that hold its header.
+_FRONT = 256 * 2**10
+# A run deletes old records of the chain if the newest number passed a multiple of this meanwhile.
+EVERY = 100
 
 
 @dataclass(frozen=True)
@@ -102,49 +58,43 @@ class Safeguards:
     expiry_ms: int | None
 
 
-@dataclass(frozen=True)
-class Collected:
-    """A log whose objects may be deleted.
+@dataclass
+class _Part:
+    """A log in a collection, and the positions of it that may be taken.
 
     Attributes:
-        log: the log.
-        head: its head, read after `state`.
-        state: the log in the newest record of the chain.
-        above: nothing is deleted unless the bound is above this position.
-        looked_below: this process has read the records below this position.
-        left: the erasures that failed among them.
-        is_small: few objects were listed of it.
-        looks_again: all records are read, also those in which a collection left no rows.
-    """
-
-    log: LogStore
-    head: Head
-    state: LogInChain
-    above: int = -1
-    looked_below: int = 0
-    left: Erasure = field(default_factory=Erasure)
-    is_small: bool = False
-    looks_again: bool = False
-
-    @property
-    def first(self) -> int:
-        """The first position whose record must be read."""
-        return 0 if self.looks_again else max(self.looked_below, self.state.without_rows)
-
-
-@dataclass(frozen=True)
-class _Limits:
-    """The positions of a log that a collection may take.
-
-    Attributes:
+        known: the log.
+        state: the log in the newest record of the chain. The head is younger.
+        first: the first position whose record must be read.
+        floor: the floor that was passed longer ago than the grace.
         bound: the first position that stays.
         erasable: rows below it may be erased from the records that stay.
         held_by: for people: what keeps the bound from being higher.
+        error: a consumer of the log is damaged. Nothing of the log is deleted.
     """
 
+    known: KnownLog
+    state: LogInChain
+    first: int
+    floor: int
     bound: int
-    erasable: int
-    held_by: str
+    erasable: int = 0
+    held_by: str = ""
+    error: InvalidLogError | None = None
+
+    @property
+    def log(self) -> LogStore:
+        """The log."""
+        return self.known.log
+
+    def floor_in(self, old: ChainRecord | None) -> int:
+        """The floor in an old record.
+
+        No honest floor goes back; a forged older one must not take more than the newest allows. If
+        the old record does not have the log, nothing of it was released so long ago.
+        """
+        before = old.log(self.log.name, self.state.log_id) if old else None
+        return min(before.floor, self.state.floor) if before else 0
 
 
 def _old_record(
@@ -210,105 +160,95 @@ def _first_older(newest: int, is_older: Callable[[int], bool]) -> int:
         end = older
 
 
-def _limits(
-    chain: Chain, record: ChainRecord, logs: Sequence[Collected], safeguards: Safeguards
-) -> tuple[list[_Limits | InvalidLogError], Readers | None]:
+def _parts(
+    chain: Chain, record: ChainRecord, logs: Sequence[KnownLog], safeguards: Safeguards
+) -> tuple[list[_Part], Readers | None]:
     """Compute the positions of each log that a collection may take.
 
-    It also returns the readers of the logs. A log with a damaged consumer has an error instead.
-
-    A consumer that joins later begins at the floor or above.
+    It also returns the readers of the logs, or None if nothing may be taken. A consumer that joins
+    later begins at the floor or above.
     """
     grace_ms = max(safeguards.grace_ms, record.gc_grace_ms)
     ages: dict[int, int] = {}
-    floors = _old_floors(record, logs, grace_ms, ages)
+    parts = [
+        _Part(one, one.state(record), one.first_unread(record), floor=0, bound=0) for one in logs
+    ]
+    old = _old_record(logs[0].log, record.number, grace_ms, ages)
+    for part in parts:
+        part.floor = part.bound = part.floor_in(old)
     # Below a floor that allows nothing new, the consumers do not matter.
-    moved = {
-        one.log.name: (one.log, one.state.log_id, floor)
-        for one, floor in zip(logs, floors, strict=True)
-        if floor > min(one.above, one.first)
-    }
+    moved = [part for part in parts if part.floor > min(part.known.collected, part.first)]
     if not moved:
-        return [_Limits(floor, floor, "") for floor in floors], None
-    small = [one.log.name for one in logs if one.is_small]
-    walked = list_logs(logs[0].log.root, small)
+        return parts, None
+    walked = list_logs(logs[0].log.root, [one.log.name for one in logs if one.is_small])
+    floors = [(part.log, part.state.log_id, part.floor) for part in moved]
     # SAFETY(floor-then-consumers) §10: a collection takes the floor first and lists the consumers
     # after it
-    readers = look_at_readers([log for log, _, _ in moved.values()], walked)
-    allowed = iter(readers.bounds([*moved.values()], safeguards.expiry_ms))
-    results = {name: bound for name, bound in zip(moved, allowed, strict=True)}
-    errors = {name: bound for name, bound in results.items() if isinstance(bound, InvalidLogError)}
-    bounds = []
-    for one, floor in zip(logs, floors, strict=True):
-        result = results.get(one.log.name, floor)
-        # Nothing of a log with a damaged consumer is deleted.
-        bounds.append(0 if isinstance(result, InvalidLogError) else result)
-    erasable = _erasable(record, logs, bounds, 2 * grace_ms, ages)
-    with_table = [
-        one
-        for one, bound, end in zip(logs, bounds, erasable, strict=True)
-        if one.state.table and (bound > max(one.above, 0) or end > one.first)
-    ]
-    if with_table:
-        read = safeguards.table.target.table if safeguards.table else ""
-        for one in with_table:
-            if one.state.table != read:
-                raise InvalidLogError(
-                    f"{one.log.url} has the table {one.state.table}, and collection must read it: "
-                    "pass it"
-                )
-        assert safeguards.table is not None
-        # SAFETY(table-before-delete) §10: a collection confirms the table before it deletes
-        confirm_table(chain, record, safeguards.table)
-    limits: list[_Limits | InvalidLogError] = []
-    for one, floor, bound, end in zip(logs, floors, bounds, erasable, strict=True):
-        if one.log.name in errors:
-            limits.append(errors[one.log.name])
+    readers = look_at_readers([part.log for part in moved], walked)
+    allowed = readers.bounds(floors, safeguards.expiry_ms)
+    for part, bound in zip(moved, allowed, strict=True):
+        if isinstance(bound, InvalidLogError):
+            part.error = bound
+        part.bound = 0 if isinstance(bound, InvalidLogError) else bound
+    if any(part.bound > part.first for part in parts):
+        # Rows are erased below a floor that was passed twice the grace ago. So a busy log deletes
+        # its records before that.
+        old = _old_record(logs[0].log, record.number, 2 * grace_ms, ages)
+        for part in parts:
+            part.erasable = min(part.bound, part.floor_in(old))
+    _confirm_table(chain, record, parts, safeguards.table)
+    for part in parts:
+        if part.error is not None:
             continue
-        held_by = "the grace" if floor < one.state.floor else ""
-        if bound < floor:
-            names = readers.holders(one.log, one.state.log_id, bound, safeguards.expiry_ms)
-            held_by = ", ".join(names) or "a consumer that was forgotten meanwhile"
-        if one.state.table:
-            bound = min(bound, one.state.cut)
-        limits.append(_Limits(bound, min(end, bound), held_by))
-    return limits, readers
+        part.held_by = "the grace" if part.floor < part.state.floor else ""
+        if part.bound < part.floor:
+            names = _holders(readers, part, safeguards)
+            part.held_by = names or "a consumer that was forgotten meanwhile"
+        if part.state.table:
+            part.bound = min(part.bound, part.state.cut)
+        part.erasable = min(part.erasable, part.bound)
+    return parts, readers
 
 
-def _old_floors(
-    record: ChainRecord, logs: Sequence[Collected], grace_ms: int, ages: dict[int, int]
-) -> list[int]:
-    """The floor of each log that was passed longer ago than the grace."""
-    old = _old_record(logs[0].log, record.number, grace_ms, ages)
-    floors = []
-    for one in logs:
-        before = old.log(one.log.name, one.state.log_id) if old else None
-        # No honest floor goes back; a forged older one must not take more than the newest allows.
-        # If the old record does not have the log, nothing of it was released so long ago.
-        floors.append(min(before.floor, one.state.floor) if before else 0)
-    return floors
+def _confirm_table(
+    chain: Chain, record: ChainRecord, parts: Sequence[_Part], table: Table | None
+) -> None:
+    """Check that the table holds what logs lose, if they have one.
 
-
-def _erasable(
-    record: ChainRecord,
-    logs: Sequence[Collected],
-    bounds: Sequence[int],
-    grace_ms: int,
-    ages: dict[int, int],
-) -> list[int]:
-    """The position of each log below which rows are erased from the records that stay.
-
-    The floor passed it twice the grace ago. So a busy log deletes its records before that.
+    Raises:
+        ConfirmError: it does not.
+        InvalidLogError: the table is another one, or was not passed.
+        MovedOn: another process changed the lifecycle meanwhile.
     """
-    if all(bound <= one.first for one, bound in zip(logs, bounds, strict=True)):
-        return [*bounds]
-    return [*map(min, bounds, _old_floors(record, logs, grace_ms, ages))]
+    with_table = [
+        part
+        for part in parts
+        if part.state.table
+        and (part.bound > max(part.known.collected, 0) or part.erasable > part.first)
+    ]
+    for part in with_table:
+        if table is None or part.state.table != table.target.table:
+            raise InvalidLogError(
+                f"{part.log.url} has the table {part.state.table}, and collection must read it: "
+                "pass it"
+            )
+    promise = record.promise(table.target.table) if table and with_table else None
+    if table is not None and promise is not None:
+        with chain.unless_moved_on(record):
+            # SAFETY(table-before-delete) §10: a collection confirms the table before it deletes
+            confirm(promise, table)
+
+
+def _holders(readers: Readers, part: _Part, safeguards: Safeguards) -> str:
+    """For people: the consumers and leases that keep the bound from being higher."""
+    names = readers.holders(part.log, part.state.log_id, part.bound, safeguards.expiry_ms)
+    return ", ".join(names)
 
 
 def collect(
     chain: Chain,
     record: ChainRecord,
-    logs: Sequence[Collected],
+    logs: Sequence[KnownLog],
     safeguards: Safeguards,
     *,
     dry_run: bool = False,
@@ -317,7 +257,7 @@ def collect(
     records below bound − KEPT_SLOTS. Erase the rows of the others.
 
     It costs 1 LIST and 1 DELETE for each thousand objects of a log, and as much for the segments.
-    See `erase_rows` for the records that stay, and `list_leftovers`.
+    See `erase_rows` for the records that stay, and `_uploads`.
 
     Args:
         chain: the chain of the path.
@@ -336,77 +276,68 @@ def collect(
     """
     if not logs:
         return {}, record
-    limits, readers = _limits(chain, record, logs, safeguards)
-    collections: dict[str, Collection | InvalidLogError | None] = {}
-    due: list[tuple[Collected, _Limits]] = []
-    for one, limit in zip(logs, limits, strict=True):
-        collections[one.log.name] = limit if isinstance(limit, InvalidLogError) else None
-        if isinstance(limit, _Limits) and (limit.bound > one.above or limit.erasable > one.first):
-            due.append((one, limit))
+    parts, readers = _parts(chain, record, logs, safeguards)
+    collections: dict[str, Collection | InvalidLogError | None] = {
+        part.log.name: part.error for part in parts
+    }
+    due = [
+        part
+        for part in parts
+        if part.error is None and (part.bound > part.known.collected or part.erasable > part.first)
+    ]
     if not due or readers is None:
         return collections, record
-    leftovers = list_leftovers([one.log for one, _ in due])
+    uploads = _uploads([part.log for part in due])
 
-    def work(pair: tuple[Collected, _Limits]) -> tuple[str, Collection]:
-        one, limit = pair
-        expiry_ms = safeguards.expiry_ms
-        return one.log.name, _collect(
-            one, limit, readers, expiry_ms, leftovers, dry_run=dry_run, logs=len(due)
-        )
+    def work(part: _Part) -> tuple[str, Collection]:
+        if not part.held_by and part.bound < part.known.live_head.gap:
+            # A consumer that does not continue may keep the floor itself from moving.
+            part.held_by = _holders(readers, part, safeguards)
+        return part.log.name, _collect(part, uploads, dry_run=dry_run, logs=len(due))
 
     collections |= run_parallel(logs[0].log.store, work, due)
     if not dry_run:
         readers.forget_expired_leases()
-    return collections, record if dry_run else _note(chain, record, logs, collections)
+        record = _note(chain, record, parts, collections)
+    return collections, record
 
 
 def _collect(
-    one: Collected,
-    limits: _Limits,
-    readers: Readers,
-    expiry_ms: int | None,
-    leftovers: Leftovers,
-    *,
-    dry_run: bool,
-    logs: int,
+    part: _Part, uploads: Mapping[str, Sequence[Unfinished]], *, dry_run: bool, logs: int
 ) -> Collection:
-    log = one.log
-    head = one.head
-    state = one.state
-    bound = limits.bound
-    held_by = limits.held_by
-    if not held_by and bound < head.gap:
-        # A consumer that does not continue may keep the floor itself from moving.
-        held_by = ", ".join(readers.holders(log, state.log_id, bound, expiry_ms))
-    taken = _take(one, bound, dry_run=dry_run)
+    """Collect one of so many logs that are collected together."""
+    log, head, state, bound = part.log, part.known.live_head, part.state, part.bound
+    taken = _take(part, dry_run=dry_run)
     # A log that is too short for a segment of its own may have those of a deleted log. Only the
     # collection of a single log, or one that looks again, lists them.
-    has_blocks = head.gap >= keys.BLOCK or not leftovers.is_for_several or one.looks_again
-    old = [*unneeded_segments(log, head, bound)] if has_blocks else []
+    has_blocks = head.gap >= keys.BLOCK or logs == 1 or part.known.looks_again
+    old = [*_unneeded_segments(log, head, bound)] if has_blocks else []
     gone = taken.taken(log.store, old, dry_run=dry_run)
-    uploads = [*leftovers.uploads_below(log, head, bound)]
-    for upload in () if dry_run else uploads:
+    unfinished = [*_below_bound(log, head, bound, uploads)]
+    for upload in () if dry_run else unfinished:
         log.store.discard(upload)
     # SAFETY(erase-below-bound) §10: rows are erased only below the bound
-    positions = [at for at in taken.staying if one.first <= at < limits.erasable]
+    positions = [at for at in taken.staying if part.first <= at < part.erasable]
     erasure = erase_rows(log, head.window, state.log_id, positions, dry_run=dry_run, logs=logs)
     if not dry_run:
-        if gone.objects or uploads:
+        if gone.objects or unfinished:
             events.emit(events.Collected(log.url, bound, gone.objects, gone.bytes))
         if erasure.erased:
-            events.emit(events.RowsErased(log.url, limits.erasable, erasure.erased))
+            events.emit(events.RowsErased(log.url, part.erasable, erasure.erased))
     # Another collection may have succeeded in the meantime.
-    left = one.left.among([at for at in taken.staying if at >= state.without_rows]) + erasure
-    looked_below = max(limits.erasable, one.first)
+    before = part.known.left.among([at for at in taken.staying if at >= state.without_rows])
+    left = before + erasure
+    looked_below = max(part.erasable, part.first)
     young = sum(at >= looked_below for at in taken.staying)
     with_rows = young + len(left.left)
+    held_by = part.held_by
     if with_rows and not held_by:
         reason = left.reason or "their floor is younger than twice the grace"
         held_by = f"{with_rows} records that stay: {reason}"
     collection = Collection(
         bound=bound,
         objects=gone.objects,
-        uploads=len(uploads),
+        uploads=len(unfinished),
         bytes=gone.bytes,
         records=len(taken.staying),
         erased=erasure.erased,
@@ -426,7 +357,7 @@ def _collect(
 def _note(
     chain: Chain,
     record: ChainRecord,
-    logs: Sequence[Collected],
+    parts: Sequence[_Part],
     collections: Mapping[str, Collection | InvalidLogError | None],
 ) -> ChainRecord:
     """Put a record that notes below which positions no record holds rows: 1 conditional PUT.
@@ -436,13 +367,12 @@ def _note(
     Returns:
         The record, or `record` without one: no record was read, or another process put one first.
     """
-    states = {one.log.name: one.state for one in logs}
     changed = {
-        name: replace(states[name], without_rows=done.without_rows)
-        for name, done in collections.items()
-        if isinstance(done, Collection)
+        part.log.name: replace(part.state, without_rows=done.without_rows)
+        for part in parts
+        if isinstance(done := collections[part.log.name], Collection)
         and done.looked
-        and done.without_rows > states[name].without_rows
+        and done.without_rows > part.state.without_rows
     }
     # A collector may have no permission to put one.
     with suppress(MovedOn, OptionError):
@@ -475,12 +405,12 @@ class _Taken:
         )
 
 
-def _take(one: Collected, bound: int, *, dry_run: bool) -> _Taken:
+def _take(part: _Part, *, dry_run: bool) -> _Taken:
     """Delete the objects below the bound, but for the records that stay."""
-    log = one.log
+    log = part.log
     taken = _Taken()
     staying: list[int] = []
-    below = _below(log, one.head, bound)
+    below = _below(log, part.known.live_head, part.bound)
     while listed := [*islice(below, KEYS_OF_DELETE)]:
         staying += [position for _, position in listed if position is not None]
         batch = [entry for entry, position in listed if position is None]
@@ -504,3 +434,124 @@ def _below(log: LogStore, head: Head, bound: int) -> Iterator[tuple[Entry, int |
         # SAFETY(keep-slots) §10: 1,000 slot records below the bound stay
         may_stay = position >= bound - KEPT_SLOTS or position in pinned
         yield entry, position if may_stay and keys.is_slot(number, window) else None
+
+
+def _uploads(logs: Sequence[LogStore]) -> dict[str, list[Unfinished]]:
+    """The unfinished uploads of logs of one path, by the folders of their records.
+
+    It costs 1 LIST for each thousand.
+    """
+    root = logs[0].root
+    prefix = keys.batches_prefix(logs[0].prefix)
+    if len(logs) > 1:
+        prefix = f"{root.prefix}/" if root.prefix else ""
+    uploads: dict[str, list[Unfinished]] = {}
+    after = ""
+    while True:
+        page = root.store.unfinished(prefix, after)
+        for upload in page.uploads:
+            uploads.setdefault(f"{upload.key.rpartition('/')[0]}/", []).append(upload)
+        if not (after := page.after):
+            return uploads
+
+
+def _below_bound(
+    log: LogStore, head: Head, bound: int, uploads: Mapping[str, Sequence[Unfinished]]
+) -> Iterator[Unfinished]:
+    """The unfinished uploads of a log to positions below the bound."""
+    prefix = keys.batches_prefix(log.prefix)
+    for upload in uploads.get(prefix, ()):
+        number = keys.listed(upload.key.removeprefix(prefix))
+        if number is not None and keys.position(number, head.window) < bound:
+            yield upload
+
+
+def _unneeded_segments(log: LogStore, head: Head, bound: int) -> Iterator[Entry]:
+    """The segments with a position below the bound or beyond the head, and those of another log.
+
+    It costs 1 LIST for each thousand segments, and 1 GET for each one that stays.
+    """
+    assert head.live is not None
+    log_id = head.live.header.log_id
+
+    def is_foreign(entry: Entry) -> bool:
+        try:
+            front = open_front(log.store.get_range(entry.key, 0, _FRONT), entry.key)
+        except (InvalidLogError, NotFound):
+            # `sparkwal segment` replaces a damaged one.
+            return False
+        return front.header.log_id != log_id
+
+    staying: list[Entry] = []
+    # Readers that need a segment take the records, so no delete harms one.
+    for number, entry in numbered(log.store, keys.segments_prefix(log.prefix)):
+        position = keys.position(number, head.window)
+        # A segment with one position below the bound has copies of rows that left the log.
+        if position - keys.BLOCK + 1 < bound or position > head.position:
+            yield entry
+        else:
+            staying.append(entry)
+    checked = run_parallel(log.store, is_foreign, staying)
+    yield from (entry for entry, foreign in zip(staying, checked, strict=True) if foreign)
+
+
+def forget_old_records(
+    log: LogStore, begun: ChainRecord | None, newest: ChainRecord | None, grace_ms: int
+) -> int:
+    """Delete records that no process needs, after each hundred new ones.
+
+    The first record stays (§4), and the newest `KEPT_RECORDS` numbers. A collection takes its
+    floor from a record that is older than the grace, or than twice the grace. So records up to that
+    age stay, and the newest older record. It costs 1 LIST, 1 DELETE, and the requests of a binary
+    search for ages.
+
+    Args:
+        log: any log of the path.
+        begun: the newest record when the run began; with None it deletes in any case.
+        newest: the newest record now.
+        grace_ms: the grace.
+
+    Returns:
+        The number of deleted records.
+    """
+    if newest is None or newest.number >= keys.MAX - KEPT_RECORDS:
+        return 0
+    before = keys.MAX + 1 if begun is None else begun.number
+    if (keys.MAX - before) // EVERY == (keys.MAX - newest.number) // EVERY:
+        return 0
+    prefix = keys.lifecycle_prefix(log.root.prefix)
+    # SAFETY(chain-newest-kept) §10: the newest thousand numbers of the chain are never freed
+    last_kept = newest.number + KEPT_RECORDS - 1
+    after = keys.lifecycle_key(log.root.prefix, last_kept)
+    entries = [entry for _, entry in islice(numbered(log.store, prefix, after), KEYS_OF_DELETE)]
+    first = keys.lifecycle_key(log.root.prefix, keys.MAX)
+    age_ms = 2 * max(grace_ms, newest.gc_grace_ms)
+    old = _older(log, [entry for entry in entries if entry.key != first], age_ms)
+    # A policy from before this version does not allow the delete. Then the records stay.
+    with suppress(OptionError):
+        delete_listed(log.store, old)
+        return len(old)
+    return 0
+
+
+def _older(log: LogStore, entries: list[Entry], age_ms: int) -> list[Entry]:
+    """The records that are older than the newest one of this age.
+
+    A late PUT at a freed number is younger than its neighbours. It may end the search early: then
+    fewer records are deleted.
+
+    Args:
+        log: any log of the path.
+        entries: the records, newest first.
+        age_ms: the age, by the store's clock.
+    """
+
+    def is_old(entry: Entry) -> bool:
+        try:
+            # SAFETY(chain-record-age) §10: a record is deleted only if it is older than the grace
+            return log.store.age_ms(entry.key) > age_ms
+        except NotFound:
+            # Another process deletes it now.
+            return True
+
+    return entries[bisect(entries, False, key=is_old) + 1 :]

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkwal import events
-from sparkwal.lifecycle.compaction import publish_range, write_range
+from sparkwal.lifecycle.cycle import close_range, write_range
 from sparkwal.protocol.chain import Chain
 from sparkwal.protocol.clock import Clock
 from tests.lifecycle.lakes import Lake, value
@@ -66,7 +66,7 @@ def test_a_merge_starts_again_when_others_changed_the_rows_it_read(
                 delta.sql(statement.format(t=f"delta.`{lake.target.table}`")).collect()
             finally:
                 gate.open()
-            _, finished = publish_range(chain, intent, lake.table, ran.result())
+            _, finished = close_range(chain, intent, lake.table, ran.result())
         assert finished["default"].k == number + 2
         assert len(retried) == conflicts, (statement, retried)
         retried.clear()

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sparkwal
-from sparkwal.lifecycle import compaction, floors
+from sparkwal.lifecycle import cycle
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.protocol.chain import Chain, newest_record
 from sparkwal.spark.delta import SparkDeltaTable
@@ -270,10 +270,10 @@ STEPS = [
     (SparkDeltaTable, "prepare", True),
     (SparkDeltaTable, "write", False),
     (SparkDeltaTable, "write", True),
-    (compaction, "confirm_table", True),
+    (cycle, "confirm", True),
     (Chain, "put", False),
     (Chain, "put", True),
-    (floors, "with_logs", False),
+    (cycle, "with_logs", False),
 ]
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.errors import ConfirmError, PlanError
-from sparkwal.lifecycle.tombstones import SEQUENCE
+from sparkwal.lifecycle.table import SEQUENCE
 from sparkwal.spark.delta import SparkDeltaTable
 from tests.lifecycle.lakes import STAGES, Lake
 

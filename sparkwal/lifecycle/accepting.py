@@ -1,0 +1,139 @@
+"""Accepts a table that a person restored, overwrote or compared with the log.
+
+The number of a range survives a restore: it shows which ranges were written, but only the history
+shows which are still in the table.
+"""
+
+from dataclasses import replace
+
+from sparkwal.errors import PlanError
+from sparkwal.format.lifecycle_record import INTENT, ChainRecord, Promise
+from sparkwal.lifecycle.cycle import promise_to, put_promise, report_done
+from sparkwal.lifecycle.table import (
+    Held,
+    Table,
+    TableState,
+    Tombstones,
+    confirmed,
+    is_as_promised,
+    snapshot_of_tombstones,
+    tombstones_way_back,
+    way_back,
+)
+from sparkwal.protocol.chain import Chain
+from sparkwal.protocol.lifecycle_steps import done, with_table
+
+
+def accept(chain: Chain, record: ChainRecord, table: Table) -> ChainRecord:
+    """Accept the present table, after a person restored or overwrote it: 1 conditional PUT.
+
+    The person guarantees that the table holds all rows below the cut. It may also hold the open
+    range, and no other rows of the log.
+
+    If the open range was removed, this promises it again as a number that the table has not seen. A
+    process that still writes the old number is harmless, because the table has taken that number
+    and ignores the write.
+
+    Raises:
+        PlanError: the table's history contradicts the guarantee, or the table was restored to a
+            version before the confirmed one. A range may have been confirmed after the person chose
+            that version.
+        MovedOn: another process changed the lifecycle first.
+    """
+    promise = promise_to(record, table.target)
+    in_chain = promise.table
+    held = table.held(in_chain.app_id, in_chain.table_version, promise.confirmed_k)
+    if held is None or held.table.k < promise.confirmed_k:
+        why = "it does not exist" if held is None else f"its last range is {held.table.k}"
+        raise PlanError(
+            f"{table.target.table} cannot be accepted as the table that holds range "
+            f"{promise.confirmed_k} of {chain.log.url}: {why}"
+        )
+    # SAFETY(restore-not-before) §10: a restore to before the confirmed version is refused
+    if held.unknown:
+        raise _cannot_accept(promise, held.unknown)
+    snapshot = held.table
+    # SAFETY(kept-range-done) §10: an open range that the restored table holds is published as done
+    newer = held.ranges
+    if newer:
+        ks = [change.k for change in newer]
+        first = newer[0]
+        is_promised = is_as_promised(promise, first)
+        if not (promise.is_open and ks == [in_chain.k] and is_promised):
+            raise _cannot_accept(
+                promise,
+                f"it holds the ranges {ks} of the log, from position {first.cut} on, which the "
+                "lifecycle does not have",
+            )
+    # SAFETY(lost-range-new-k) §10: an open range that a restore took away is promised again under a
+    # higher k
+    k = snapshot.k + 1 if promise.is_open else snapshot.k
+    if table.tombstones is not None:
+        now = _accept_tombstones(promise, table.tombstones, k, is_range_written=bool(newer))
+        snapshot = replace(snapshot, tombstones=now)
+    restored = replace(confirmed(in_chain, snapshot), table_id=snapshot.table_id)
+    if newer:
+        record = chain.put(done(record, restored))
+        report_done(chain, promise, restored)
+        return record
+    record = with_table(record, replace(restored, k=k))
+    return put_promise(chain, record, table.target) if record.kind == INTENT else chain.put(record)
+
+
+def _cannot_accept(promise: Promise, why: str) -> PlanError:
+    return PlanError(f"{promise.target.table} cannot be accepted: {why}. {way_back(promise)}")
+
+
+def _accept_tombstones(
+    promise: Promise, tombstones: Tombstones, k: int, *, is_range_written: bool
+) -> TableState:
+    """Take the tombstones as they are, and make new ones if there are none.
+
+    Args:
+        promise: that of the newest record of the chain.
+        tombstones: those of the table.
+        k: the number under which an open range that the table lacks is promised from now on.
+        is_range_written: whether the table holds the open range.
+
+    Returns:
+        The snapshot that the next record confirms.
+
+    Raises:
+        PlanError: they belong to another table, or their history contradicts the chain.
+    """
+    held = tombstones.held(promise.table.app_id, promise.table.tombstones_version)
+    tombstones.prepare()
+    if held is not None and held.table.table_id == promise.table.tombstones_id:
+        _check_accepted(promise, held)
+    now = snapshot_of_tombstones(promise, tombstones)
+    assert now is not None
+    # SAFETY(tombstones-again) §10: if accepted tombstones have the transaction of the open range,
+    # its keys are written again: a restore may have removed them
+    if promise.is_open and (is_range_written or now.k >= k):
+        table = promise.table if is_range_written else replace(promise.table, k=k)
+        tombstones.write(replace(promise, table=table), is_repeated=True)
+    if is_range_written:
+        now = snapshot_of_tombstones(promise, tombstones)
+        assert now is not None
+    return now
+
+
+def _check_accepted(promise: Promise, held: Held) -> None:
+    """Compare the history of the tombstones with the chain.
+
+    Raises:
+        PlanError: they hold less than at their confirmed version, or a range that the chain lacks.
+    """
+    url, confirmed = promise.target.tombstones, promise.table.tombstones_version
+    why = held.unknown
+    if held.overwrite is not None:
+        why = f"version {held.overwrite.version} is a {held.overwrite.operation}"
+    if why:
+        raise PlanError(
+            f"{url} may hold less than its version {confirmed}: {why}. "
+            f"{tombstones_way_back(promise)}"
+        )
+    if unknown := sorted({each.k for each in held.ranges if each.k > promise.table.k}):
+        raise PlanError(
+            f"{url} holds ranges {unknown}, which the chain lacks. {tombstones_way_back(promise)}"
+        )
