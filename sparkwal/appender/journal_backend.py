@@ -25,8 +25,8 @@ from sparkwal.journal.scanning import Contents, scan_folder
 from sparkwal.journal.storage import Folder
 from sparkwal.options.open import journal_folder
 from sparkwal.protocol.archive import last_batch
-from sparkwal.protocol.liveness import passed_by
-from sparkwal.protocol.recovery import Head, last_live
+from sparkwal.protocol.liveness import last_live, passed_by
+from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, read_any
 from sparkwal.reading.floor import KEPT_SLOTS, Floor
 
@@ -270,6 +270,7 @@ def _last_leader(context: AppenderContext, sent: SentSequences) -> str | None:
     """The leader that wrote the producer's last commit, or None if the record was collected."""
     log, producer = context.log, context.producer_id
     head = sent.head
+    view = head.view(log)
     # No collection deletes the slots from here on, so none of them was freed and filled again.
     # SAFETY(search-kept-slots) §11: the search for the last record covers the 1,000 slots below the
     # floor
@@ -281,7 +282,7 @@ def _last_leader(context: AppenderContext, sent: SentSequences) -> str | None:
             if not isinstance(slot, TornRecord):
                 return slot
             # After a torn record the log holds what it held before, unless it was complete once.
-            passed_by(log, slot, head.window)
+            passed_by(view, slot)
             position -= 1
         return None
 
@@ -294,7 +295,7 @@ def _last_leader(context: AppenderContext, sent: SentSequences) -> str | None:
         if record is None or max(0, position + 1 - record.header.in_flight_limit) < lowest:
             # The record could be dead.
             return None
-        return last_live(log, record, head=head).header
+        return last_live(view, record).header
 
     def leader_at(position: int) -> str | None:
         header = live(position)

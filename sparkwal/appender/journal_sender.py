@@ -31,6 +31,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.journal.safe_threading import Flag
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.records import live_records
+from sparkwal.protocol.view import LogView
 from sparkwal.store.threads import start_daemon
 
 # The seconds between two attempts to lead the log: doubled from the first value to the last.
@@ -269,7 +270,8 @@ class JournalSender:
             # Read only the records of undecided appends, not all of the session's.
             begin, end = max(lead.next_position, intake.reached + 1), self.session.leadership.began
             log, producer = self._context.log, self._context.producer_id
-            records = live_records(log, lead.window, begin, end, log_id=lead.log_id, term=lead.term)
+            view = LogView(log, lead.window, lead.log_id)
+            records = live_records(view, begin, end, term=lead.term)
             # After an error the positions of these appends stay unknown.
             with suppress(SparkWalError):
                 for header in (record.header for record in records):

@@ -8,7 +8,8 @@ from sparkwal.checkpoints import packing
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import REMOTE, STATEFUL, Checkpoint
 from sparkwal.protocol.archive import recall
-from sparkwal.protocol.recovery import LIST_LIMIT, Head, live_until
+from sparkwal.protocol.liveness import live_until
+from sparkwal.protocol.recovery import LIST_LIMIT, Head
 from sparkwal.protocol.slots import GLANCE
 from sparkwal.store.base import LogStore
 
@@ -96,9 +97,11 @@ def first_forkable(
     if entry.position <= kept.floor:
         return min(kept.floor, last)
 
+    view = head.view(log)
+
     def can_be_forked(position: int) -> bool:
         try:
-            live = live_until(log, position, head.window, GLANCE, head=head)
+            live = live_until(view, position, GLANCE)
             if live is None:
                 return False
             _, then = recall(lambda: log, live.header, query_id)

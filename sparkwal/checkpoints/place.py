@@ -18,17 +18,10 @@ from sparkwal.format import keys
 from sparkwal.format.header import REMOTE, STATEFUL, Checkpoint, Origin, SlotHeader
 from sparkwal.protocol import chain
 from sparkwal.protocol.archive import named_records, recall
-from sparkwal.protocol.liveness import Slot
+from sparkwal.protocol.liveness import live_until, settled_run
 from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.records import first_at_or_after
-from sparkwal.protocol.recovery import (
-    DEFAULT_WINDOW,
-    LIST_LIMIT,
-    Head,
-    find_head,
-    live_until,
-    live_up_to,
-)
+from sparkwal.protocol.recovery import DEFAULT_WINDOW, LIST_LIMIT, Head, find_head
 from sparkwal.protocol.slots import (
     GLANCE,
     SlotRecord,
@@ -38,6 +31,7 @@ from sparkwal.protocol.slots import (
     fetch_slot,
     open_again,
 )
+from sparkwal.protocol.view import LENIENT, LogView, Slot
 from sparkwal.store.base import LogStore, Refusal, first_entries
 
 # The advice for a record that carries no checkpoint, by its `reason`.
@@ -188,7 +182,8 @@ def _before_moment(fork: Fork, log: LogStore) -> tuple[int, int]:
     head = _head_of(log)
     state = chain.newest_lifecycle(log, head.live.header.log_id if head.live else None)
     first = max(state.floor - LIST_LIMIT, 0) if state else 0
-    position = first_at_or_after(log, head, fork.moment_ms, tolerant=True, start=first)
+    view = head.view(log, LENIENT)
+    position = first_at_or_after(view, fork.moment_ms, start=first, end=head.gap)
     if position > head.position:
         raise OptionError(
             f"{log.url} holds nothing that was written at {fork.text} or later, so each start "
@@ -203,7 +198,7 @@ def _before_moment(fork: Fork, log: LogStore) -> tuple[int, int]:
             "to continue. Without a fork the query begins with its source's first rows"
         )
     try:
-        if live_until(log, position, head.window, GLANCE) is None:
+        if live_until(LogView(log, head.window), position, GLANCE) is None:
             raise MissingRecord(log, position, head.window)
     except InvalidLogError as damage:
         raise InvalidLogError(
@@ -238,7 +233,7 @@ def _read(log: LogStore, position: int, window: int) -> _Begin | None:
     slot = slot or copied(log, position, window)
     if slot is None:
         return None
-    live = live_up_to(log, slot, window)
+    live = settled_run(LogView(log, window), slot).live
     if live is None:
         raise OptionError(
             f"{log.url} holds no record up to position {position}: fork at a later position"

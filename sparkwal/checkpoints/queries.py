@@ -12,10 +12,12 @@ from sparkwal.checkpoints.history import floor_of, parsed
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format.header import Checkpoint, Origin, SlotHeader
 from sparkwal.protocol.archive import named_records, read_archive
+from sparkwal.protocol.liveness import live_until
 from sparkwal.protocol.records import first_at_or_after
-from sparkwal.protocol.recovery import Head, find_head, live_until
+from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import SlotRecord
+from sparkwal.protocol.view import LENIENT, STRICT
 from sparkwal.store.base import LogStore
 
 
@@ -80,7 +82,8 @@ def read_queries(
         raise OptionError(f"there is no log at {log.url}; check the path")
     floor = floor_of(log, head)
     if moment_ms is not None:
-        at = first_at_or_after(log, head, moment_ms, tolerant=tolerant, start=floor) - 1
+        view = head.view(log, LENIENT if tolerant else STRICT)
+        at = first_at_or_after(view, moment_ms, start=floor, end=head.gap) - 1
         if at < floor:
             return []
     live = head.live
@@ -166,7 +169,7 @@ def _sources(
 
 
 def _live_at(log: LogStore, head: Head, at: int) -> SlotRecord:
-    live = live_until(log, at, head.window, head=head)
+    live = live_until(head.view(log), at)
     if live is None:
         raise _not_there(log, at)
     return live

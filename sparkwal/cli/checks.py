@@ -14,9 +14,9 @@ from sparkwal.cli.output import facts, moment, out, print_json, table
 from sparkwal.errors import InvalidLogError, escape
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, to_json
-from sparkwal.protocol.liveness import passed_by
-from sparkwal.protocol.recovery import last_live
+from sparkwal.protocol.liveness import last_live, passed_by
 from sparkwal.protocol.slots import SlotRecord, TornRecord
+from sparkwal.protocol.view import LENIENT
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.verification import Report, check_commit, verify_store
 from sparkwal.reading.whole_records import CutFooter, whole_record
@@ -134,7 +134,8 @@ def _check_record(log: LogRange, position: int) -> _CheckedRecord:
     report = Report(log.log.url)
     if isinstance(record.header, CommitHeader):
         check_commit(log.log, record, report)
-    live = last_live(log.log, record, tolerant=True, head=head_of(log))
+    view = head_of(log).view(log.log, LENIENT)
+    live = last_live(view, record)
     if live is not record and live.header.term <= record.header.term:
         why = (
             "dead: a torn record lies before it, so it was never acknowledged, and readers skip it"
@@ -151,7 +152,7 @@ def _check_record(log: LogRange, position: int) -> _CheckedRecord:
 
 def _passed_by(log: LogRange, torn: TornRecord) -> SlotRecord | None:
     try:
-        return passed_by(log.log, torn, log.window)
+        return passed_by(log.view, torn)
     except InvalidLogError:
         return None
 

@@ -33,7 +33,7 @@ from sparkwal.lifecycle.table import (
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
 from sparkwal.protocol.chain import newest_record
-from sparkwal.protocol.records import AnotherLog
+from sparkwal.protocol.missing import AnotherLog
 from sparkwal.reading.floor import Floor, Looked
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import first_columns, folded_names

@@ -45,6 +45,7 @@ from sparkwal.protocol.lifecycle_steps import burned, done, promised, with_logs,
 from sparkwal.protocol.records import first_at_or_after, live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.segments import with_copies
+from sparkwal.protocol.view import LogView
 from sparkwal.reading.listing import list_logs
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
@@ -244,8 +245,10 @@ class Cycle:
         state = log.state(self.record)
         if before_ms is None:
             return None
+        head = log.live_head
+        view = head.view(log.log)
         with self.chain.unless_moved_on(self.record):
-            to = first_at_or_after(log.log, log.live_head, before_ms + 1, start=state.start)
+            to = first_at_or_after(view, before_ms + 1, start=state.start, end=head.gap)
         if to <= state.start:
             return None
         range_ = OpenRange(log.log.name, state.log_id, state.start, to)
@@ -673,8 +676,8 @@ def unreadable(root: LogStore, ranges: Iterable[OpenRange]) -> dict[str, SparkWa
     def check(part: OpenRange) -> tuple[str, SparkWalError | None]:
         log = with_copies(root.sequencer(part.sequencer))
         try:
-            window = find_head(log).window
-            for record in live_records(log, window, part.cut, part.to, log_id=part.log_id):
+            view = LogView(log, find_head(log).window, part.log_id)
+            for record in live_records(view, part.cut, part.to):
                 columns = schema.to_arrow(record.spark_schema)
                 for _ in read_pieces(log, pieces_of(log, record), columns):
                     pass

@@ -6,7 +6,7 @@ ranges overlap less. A log without a commit in that window is cold, and all of i
 splits it. No decision can lose or duplicate a row.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from sparkwal.errors import OptionError
@@ -16,10 +16,12 @@ from sparkwal.format.lifecycle_record import LogInChain
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import boolean, duration, integer, option, size
 from sparkwal.options.writing import check_limits
-from sparkwal.protocol.records import about_bytes, first_at_or_after, live_records
-from sparkwal.protocol.recovery import Head, last_live
+from sparkwal.protocol.liveness import last_live
+from sparkwal.protocol.records import about_bytes, first_at_or_after
+from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_any
-from sparkwal.reading.segments import Segments, read_records
+from sparkwal.protocol.view import LogView
+from sparkwal.reading.segments import read_records
 from sparkwal.store.base import LogStore, numbered
 
 # S3 refuses requests from a clock that is further off. A record that is dated further ahead of this
@@ -334,23 +336,7 @@ def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: i
         if last_ms <= window_start_ms:
             return replace(state, first_ms=state.first_ms or last_ms)
     end = min(head.gap, state.counted + MOST_COUNTED)
-
-    def read_slots(begin: int, after: int, term: int | None) -> Iterator[SlotRecord]:
-        log_id = state.log_id or None
-        return live_records(
-            log,
-            head.window,
-            begin,
-            after,
-            log_id=log_id,
-            term=term,
-            head=head,
-            cached=newest,
-            size=GLANCE,
-        )
-
-    segments = Segments(log, head.window, state.log_id)
-    for record in read_records(segments, state.counted, end, read_slots):
+    for record in read_records(head.view(log), state.counted, end, cached=newest):
         header = record.header
         if isinstance(header, CommitHeader):
             if state.first_ms is None:
@@ -369,9 +355,10 @@ def _retained_from(log: LogStore, head: Head, first: int, policy: Policy, now_ms
     if policy.retain_seconds is not None and first < head.gap:
         expired_ms = now_ms - policy.retain_seconds * 1000
         record = read_any(log, first, head.window, GLANCE)
-        live = last_live(log, record) if isinstance(record, SlotRecord) else None
+        view = LogView(log, head.window)
+        live = last_live(view, record) if isinstance(record, SlotRecord) else None
         if live is None or live.header.timestamp_ms <= expired_ms:
-            first = first_at_or_after(log, head, expired_ms + 1, start=first)
+            first = first_at_or_after(head.view(log), expired_ms + 1, start=first, end=head.gap)
     if policy.retain_bytes is None:
         return first
     stored = 0

@@ -21,10 +21,10 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
 from sparkwal.protocol import chain
-from sparkwal.protocol.records import AnotherLog
-from sparkwal.protocol.recovery import Head
+from sparkwal.protocol.missing import AnotherLog
+from sparkwal.protocol.recovery import Head, find_end
 from sparkwal.protocol.slots import SlotRecord
-from sparkwal.reading.ends import find_end
+from sparkwal.protocol.view import DamagePolicy
 from sparkwal.reading.estimates import lag_ms
 from sparkwal.reading.history import Follower
 from sparkwal.reading.log_range import LogRange
@@ -78,7 +78,7 @@ class LogMetrics:
         if not full:
             self._follow()
             return None
-        head, gap = find_end(self._log.log, on_damage=self._log.damage.report)
+        head, gap = find_end(self._log.log, DamagePolicy(report=self._log.damage.report))
         log_id = head.live.header.log_id if head.live else None
         if self.exists and (log_id != self._log.log_id or gap < self._log.gap):
             raise AnotherLog(f"{self._log.log.url} is another log than before")

@@ -1,18 +1,17 @@
 """Which records count: by terms, and after torn records (PROTOCOL §3, §4)."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import SEAL, LeaderHeader, SlotHeader
 from sparkwal.protocol.missing import MissingRecord
-from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, read_any, read_taken
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, TornRecord, read_any
+from sparkwal.protocol.view import LogView, Slot
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
-
-# The content of a slot.
-Slot = SlotRecord | TornRecord
 
 
 class Run:
@@ -108,7 +107,7 @@ def report_passed(log: LogStore, torn: Iterable[TornRecord]) -> None:
         events.emit(events.TornRecordPassed(log.url, record.position, record.size))
 
 
-def passed_by(log: LogStore, torn: TornRecord, window: int) -> SlotRecord | None:
+def passed_by(view: LogView, torn: TornRecord) -> SlotRecord | None:
     """Look for the leader record that passes over a torn record: a GET for each slot after it.
 
     A damaged record among them decides nothing, and the search goes on after it.
@@ -122,7 +121,7 @@ def passed_by(log: LogStore, torn: TornRecord, window: int) -> SlotRecord | None
     damage: InvalidLogError | None = None
     for position in count(torn.position + 1):
         try:
-            slot = read_any(log, position, window, GLANCE)
+            slot = read_any(view.log, position, view.window, GLANCE)
         except InvalidLogError as error:
             damage = damage or error
             continue
@@ -137,59 +136,67 @@ def passed_by(log: LogStore, torn: TornRecord, window: int) -> SlotRecord | None
     return None
 
 
-def settled_run(
-    log: LogStore,
-    slot: Slot,
-    window: int,
-    *,
-    tolerant: bool = False,
-    head: SlotRecord | None = None,
-) -> Run:
+def last_live(view: LogView, record: SlotRecord) -> SlotRecord:
+    """Find the last live record at or before `record` (§3): m−1 GETs.
+
+    It costs none if m is 1, or if the record has the term of the view's newest one. If the view's
+    policy continues, it decides from the intact records instead of raising. After a torn record it
+    reads on until a record decides about it.
+
+    Raises:
+        InvalidLogError: a record is missing or damaged.
+    """
+    return settled_run(view, record).live or record
+
+
+def live_until(view: LogView, position: int, size: int = WHOLE) -> SlotRecord | None:
+    """Find the last live record at or before a position: 1 GET, and those of `last_live`.
+
+    Returns:
+        The record, or None if the position holds no record, or no live one lies before it.
+
+    Raises:
+        InvalidLogError: a record is missing or damaged.
+        WrongWindow: the log has another window.
+    """
+    slot = view.slot(position, size)
+    return None if slot is None else settled_run(view, slot).live
+
+
+def settled_run(view: LogView, slot: Slot) -> Run:
     """Judge the slots up to this one as `run_to`, and let later records decide about torn ones.
 
     A walk that goes back over a torn record must ask whether the record was complete once: only a
-    record after it can show that. If tolerant, such a record counts as damaged instead of raising.
-
-    Args:
-        log: the log.
-        slot: the last slot.
-        window: the log's window.
-        tolerant: see above.
-        head: the live record at the head, if it is known.
+    record after it can show that. If the view's policy continues, such a record counts as damaged
+    instead of raising.
 
     Raises:
         InvalidLogError: a record is missing or damaged, or a torn record was complete once.
     """
-    run = run_to(log, slot, window, tolerant=tolerant, newest=head)
+    run = run_to(view, slot)
     if not run.torn:
         return run
     first = run.torn[0]
+    newest = view.newest
     try:
-        leader = passed_by(log, first, window)
-        if leader is None and head is not None and head.header.position > first.position:
+        leader = passed_by(view, first)
+        if leader is None and newest is not None and newest.header.position > first.position:
             # The record at the head lies after a hole.
             raise first
     except InvalidLogError:
-        if not tolerant:
+        if not view.damage.continues:
             raise
         run.give_up()
     return run
 
 
-def run_to(
-    log: LogStore,
-    slot: Slot,
-    window: int,
-    *,
-    tolerant: bool = False,
-    newest: SlotRecord | None = None,
-) -> Run:
+def run_to(view: LogView, slot: Slot) -> Run:
     """Judge the slots up to this one, for a read that begins in the middle of the log.
 
     It reads back the slots that the record's writer had not decided, at most m−1 (m is the record's
     `in_flight_limit`), and more after a torn record. It makes no request if there is no such slot,
-    or if the record has the term of `newest`, the live record at the head. If tolerant, it decides
-    from the intact records instead of raising.
+    or if the record has the term of the view's newest one. If the view's policy continues, it
+    decides from the intact records instead of raising.
 
     Raises:
         InvalidLogError: a record is missing or damaged.
@@ -197,7 +204,7 @@ def run_to(
     run = Run()
     slots: list[Slot] = [slot]
     if isinstance(slot, SlotRecord):
-        own, last = slot.header, newest.header if newest else None
+        own, last = slot.header, view.newest.header if view.newest else None
         is_of_head = last is not None and own.term == last.term and own.position <= last.position
         earliest = max(own.position - (own.in_flight_limit - 1), 0)
         # The writer was not fenced up to the last slot that it decided: no term there is higher.
@@ -207,59 +214,55 @@ def run_to(
         if not before or is_of_head:
             run.add(slot)
             return run
-
-        def read(position: int) -> Slot | None:
-            return read_taken(log, position, window, log_id=own.log_id, tolerant=tolerant)
-
+        of_log = replace(view, log_id=own.log_id)
         # Wait for all reads first, so that an error leaves no request in flight.
-        earlier = zip(before, [*run_parallel(log.store, read, before)], strict=True)
-        slots = [*_taken_slots(log, window, earlier, tolerant=tolerant), slot]
+        earlier = zip(before, [*run_parallel(view.log.store, of_log.slot, before)], strict=True)
+        slots = [*_taken_slots(view, earlier), slot]
     first = next((n for n, one in enumerate(slots) if isinstance(one, TornRecord)), None)
     if first is not None:
         # The records before a torn one decide whether those after it count.
         torn = slots[first]
         assert isinstance(torn, TornRecord)
-        run = _run_before(log, torn, window, tolerant=tolerant)
+        run = _run_before(view, torn)
         slots = slots[first:]
     for one in slots:
-        _add(run, one, tolerant=tolerant)
+        _add(run, one, view)
     return run
 
 
-def _taken_slots(
-    log: LogStore, window: int, slots: Iterable[tuple[int, Slot | None]], *, tolerant: bool
-) -> Iterator[Slot]:
+def _taken_slots(view: LogView, slots: Iterable[tuple[int, Slot | None]]) -> Iterator[Slot]:
     for position, slot in slots:
         if slot is not None:
             yield slot
-        elif not tolerant:
-            raise MissingRecord(log, position, window)
+        elif not view.damage.continues:
+            raise MissingRecord(view.log, position, view.window)
 
 
-def _add(run: Run, slot: Slot, *, tolerant: bool) -> None:
+def _add(run: Run, slot: Slot, view: LogView) -> None:
     try:
         run.add(slot)
     except TornRecord:
-        if not tolerant:
+        if not view.damage.continues:
             raise
         run.give_up()
         run.add(slot)
 
 
-def _run_before(log: LogStore, torn: TornRecord, window: int, *, tolerant: bool) -> Run:
+def _run_before(view: LogView, torn: TornRecord) -> Run:
     """Judge the slots before a torn record, from the last intact record on."""
+    view = replace(view, newest=None)
     torn_before: list[Slot] = []
     run = Run()
     for position in range(torn.position - 1, -1, -1):
-        slot = read_taken(log, position, window, tolerant=tolerant)
+        slot = view.slot(position)
         if isinstance(slot, SlotRecord):
-            run = run_to(log, slot, window, tolerant=tolerant)
+            run = run_to(view, slot)
             break
         if slot is None:
-            if not tolerant:
-                raise MissingRecord(log, position, window)
+            if not view.damage.continues:
+                raise MissingRecord(view.log, position, view.window)
             break
         torn_before.append(slot)
     for one in reversed(torn_before):
-        _add(run, one, tolerant=tolerant)
+        _add(run, one, view)
     return run

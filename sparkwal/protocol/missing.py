@@ -49,3 +49,23 @@ class ForeignRecord(InvalidLogError):
             "that still runs, and delete that object and the later ones that it wrote"
         )
         self.log_id = log_id
+
+
+class AnotherLog(InvalidLogError):
+    """A record of another log: this one was recreated at the same path."""
+
+
+def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
+    """Check that a record belongs to the log `log_id`.
+
+    Raises:
+        AnotherLog: it does not.
+    """
+    # SAFETY(records-of-one-log) §9: two logs share neither positions nor order, so no read mixes
+    # their records
+    if record.header.log_id != log_id:
+        raise AnotherLog(
+            f"the log at {log.url} was recreated while it was read: position "
+            f"{record.header.position} belongs to the log {record.header.log_id}, the records "
+            f"before it to {log_id}. Read it from the start; a stream needs a new checkpoint"
+        )

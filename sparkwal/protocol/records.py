@@ -2,7 +2,7 @@
 time."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count, islice
 from operator import itemgetter
 from types import MappingProxyType
@@ -10,9 +10,8 @@ from types import MappingProxyType
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, LeaderHeader
-from sparkwal.protocol.liveness import Run, Slot, passed_by, report_passed, run_to
-from sparkwal.protocol.missing import MissingRecord
-from sparkwal.protocol.recovery import Head, last_live
+from sparkwal.protocol.liveness import Run, last_live, passed_by, report_passed, run_to
+from sparkwal.protocol.missing import MissingRecord, check_log
 from sparkwal.protocol.slots import (
     GLANCE,
     WHOLE,
@@ -25,8 +24,8 @@ from sparkwal.protocol.slots import (
     open_again,
     read_any,
     read_slot,
-    read_taken,
 )
+from sparkwal.protocol.view import LogView, Slot
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import GetRange, Range, read_parallel, run_parallel
 
@@ -37,168 +36,217 @@ WIDEST_PROBE = 32
 LONG_HOLE = 16
 # The bytes that are requested ahead of the reader.
 _AHEAD = WIDEST_PROBE * WHOLE
+_NONE: Mapping[int, SlotRecord] = MappingProxyType({})
 
 
-class AnotherLog(InvalidLogError):
-    """A record of another log: this one was recreated at the same path."""
-
-
-class _RequestSize:
-    """The number of bytes to request of each record of a read.
+class _Requests:
+    """The requests of a read, in order: each position, and the bytes to request of its record.
 
     The first records are requested with all bytes that the caller wants. If they were small, later
     requests are smaller, so that more of them fit into `_AHEAD`; a larger record then costs another
     request.
 
     Attributes:
-        asked: the bytes to request of the next record.
-        likely: the bytes that its reply probably has.
+        likely: the bytes that the next reply probably has.
     """
 
-    def __init__(self, size: int, concurrency: int) -> None:
-        self.asked = size
+    def __init__(self, view: LogView, start: int, end: int, size: int) -> None:
         self.likely = size
+        self._view = view
+        self._start = start
+        self._end = end
         self._size = size
-        self._small = min(size, _AHEAD // max(concurrency, 1))
+        self._asked = size
+        self._small = min(size, _AHEAD // max(view.log.store.concurrency, 1))
         self._largest = 0
+        # The number of positions in a row without a record.
+        self._empty = 0
 
-    def note(self, record: SlotRecord, position: int) -> None:
-        """Take the size of a record into account, the one at `position` of the read."""
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        position, end = self._start, self._end
+        # SAFETY(read-to-head) §3: readers read every record up to the head
+        while position < end:
+            yield position, self._asked
+            position += 1
+            if self._empty >= LONG_HOLE and self._view.damage.continues:
+                self._empty = 0
+                position = self._after_hole(position)
+
+    def _after_hole(self, begin: int) -> int:
+        view = self._view
+        position = first_listed(view.log, view.window, begin, self._end)
+        if position > begin and view.damage.report is not None:
+            view.damage.report(MissingRecord(view.log, begin, view.window, end=position))
+        return position
+
+    def note(self, position: int, record: SlotRecord | None) -> None:
+        """Take into account what was read at a position: a record, or None."""
+        if record is None:
+            self._empty += 1
+            return
+        self._empty = 0
         self._largest = max(self._largest, record.size)
-        if position >= WIDEST_PROBE:
-            self.asked = self._small if self._largest <= self._small else self._size
+        if position - self._start >= WIDEST_PROBE:
+            self._asked = self._small if self._largest <= self._small else self._size
             self.likely = min(self._size, self._largest)
 
 
+class _Judge:
+    """Judges the slots of a read, from its first one on.
+
+    Args:
+        view: the view of the reader.
+        term: the term of the last live record before the read, or None if it is unknown.
+    """
+
+    def __init__(self, view: LogView, term: int | None) -> None:
+        self._view = view
+        self.run = Run(term) if term is not None else None
+
+    def add(self, slot: Slot) -> list[SlotRecord]:
+        """Judge the next slot, and return the records that are live now.
+
+        Raises:
+            InvalidLogError: a record was complete once, and the policy reports no damage; or the
+                record does not follow the one before it, and the policy does not continue.
+        """
+        before = self.run.live if self.run is not None else None
+        term = self.run.term if self.run is not None else None
+        live = self._judged(slot)
+        if not self._view.damage.continues and live and live[0] is slot:
+            _check_link(self._view.log, live[0], before, term)
+        return live
+
+    def _judged(self, slot: Slot) -> list[SlotRecord]:
+        if self.run is None:
+            # A read that starts in the middle must first find out whether this record is dead.
+            self.run = run_to(self._view, slot)
+            return [slot] if isinstance(slot, SlotRecord) and self.run.live is slot else []
+        try:
+            return self.run.add(slot)
+        except TornRecord as error:
+            report = self._view.damage.report
+            if report is None:
+                raise
+            report(error)
+            return [*self.run.give_up(), *self.run.add(slot)]
+
+    def settled(self, end: int) -> Iterator[SlotRecord]:
+        """Read the slots after a range that ends with torn records, until a record decides about
+        them.
+
+        Either a leader record passes over them, or a record shows that they were complete once, or
+        the log ends and they with it.
+
+        Yields:
+            The records before `end` that count.
+
+        Raises:
+            InvalidLogError: the torn records were complete once.
+        """
+        for position in count(end):
+            if self.run is None or not self.run.torn:
+                return
+            slot = read_any(self._view.log, position, self._view.window, GLANCE)
+            if slot is None:
+                return
+            yield from (live for live in self._judged(slot) if live.header.position < end)
+
+
 def live_records(
-    log: LogStore,
-    window: int,
+    view: LogView,
     start: int,
     end: int,
     *,
-    log_id: str | None = None,
     term: int | None = None,
-    head: Head | None = None,
-    tolerant: bool = False,
-    cached: Mapping[int, SlotRecord] = MappingProxyType({}),
+    cached: Mapping[int, SlotRecord] = _NONE,
     size: int = WHOLE,
     at_once: int = 1,
-    on_damage: Callable[[InvalidLogError], None] | None = None,
 ) -> Iterator[SlotRecord]:
     """Read the live records, commits and leaders, of positions start … end−1 in order.
 
     Args:
-        log: the log.
-        window: its window.
+        view: what is read. Its policy decides whether a missing or damaged record ends the read.
         start: the first position.
         end: at most the head's gap: every position below must hold a record.
-        log_id: the id of the log. Without it the first record decides.
         term: the term of the last live record before `start`. Without it the records before
             `start` are read to find out whether the first one is dead (`run_to`).
-        head: the head, if the caller has read it and it is intact. It may save that.
-        tolerant: skip a position without a record instead of raising.
         cached: records by position that need not be fetched again.
         size: the bytes to read of each record; GLANCE for a caller that does not read their rows.
         at_once: the number of requests to begin with, which grows as records are consumed.
             WIDEST_PROBE suits a caller that reads the whole range.
-        on_damage: gets the error of each missing or damaged record, which is then not raised.
 
     Raises:
         InvalidLogError: a record is missing or damaged.
         AnotherLog: the log was recreated.
     """
-    request_size = _RequestSize(size, log.store.concurrency)
-    # The number of positions in a row without a record.
-    empty = 0
-    continues = tolerant or on_damage is not None
+    damage = view.damage
+    log_id = view.log_id
+    requests = _Requests(view, start, end, size)
+    judge = _Judge(view, term)
+    for position, front in _fetched(view, requests, cached, at_once):
+        try:
+            # Decode in this thread: decoding threads would wait for each other.
+            record = cached.get(position) or open_again(
+                view.log, position, view.window, front, size
+            )
+            if record is None:
+                record = copied(view.log, position, view.window, log_id)
+            requests.note(position, record)
+            if record is None and not damage.skips_lost:
+                raise MissingRecord(view.log, position, view.window)
+        except TornRecord as torn:
+            judge.add(torn)
+            continue
+        except InvalidLogError as error:
+            if damage.report is None:
+                raise
+            damage.report(error)
+            continue
+        if record is None:
+            continue
+        log_id = log_id or record.header.log_id
+        check_log(view.log, record, log_id)
+        judged = judge.add(record)
+        # SAFETY(deliver-live) §3: readers deliver every live record
+        yield from (live for live in judged if live.header.position >= start)
+    yield from judge.settled(end)
+    if judge.run is not None:
+        passed = (torn for torn in judge.run.passed if start <= torn.position < end)
+        report_passed(view.log, passed)
+
+
+def _fetched(
+    view: LogView, requests: _Requests, cached: Mapping[int, SlotRecord], at_once: int
+) -> Iterator[tuple[int, bytes | InvalidLogError | None]]:
+    """The positions of a read in order, each with the first bytes of its record; see `fetch_slot`.
+
+    Those of a cached record are not fetched.
+    """
 
     def fetch(
         request: tuple[int, int], get_range: GetRange
     ) -> tuple[int, bytes | InvalidLogError | None]:
         position, size = request
-        is_cached = position in cached
-        front = None if is_cached else fetch_slot(log, position, window, size, get_range)
-        return position, front
+        if position in cached:
+            return position, None
+        return position, fetch_slot(view.log, position, view.window, size, get_range)
 
     def first(request: tuple[int, int]) -> Range | None:
         position, size = request
         if position in cached:
             return None
-        return first_range(log, position, window, size, request_size.likely)
+        return first_range(view.log, position, view.window, size, requests.likely)
 
-    def positions() -> Iterator[int]:
-        nonlocal empty
-        position = start
-        # SAFETY(read-to-head) §3: readers read every record up to the head
-        while position < end:
-            yield position
-            position += 1
-            if empty >= LONG_HOLE and continues:
-                empty = 0
-                begin, position = position, first_listed(log, window, position, end)
-                if position > begin and on_damage is not None:
-                    on_damage(MissingRecord(log, begin, window, end=position))
-
-    fetched = read_parallel(
-        log.store,
+    return read_parallel(
+        view.log.store,
         fetch,
-        ((position, request_size.asked) for position in positions()),
+        requests,
         first_range=first,
         at_once=at_once,
         weigh=itemgetter(1),
         capacity=_AHEAD,
     )
-    run = Run(term) if term is not None else None
-    newest = head.live if head else None
-
-    def judge(slot: Slot) -> list[SlotRecord]:
-        """The records that are live, now that this slot was read."""
-        nonlocal run
-        if run is None:
-            # A read that starts in the middle must first find out whether this record is dead.
-            run = run_to(log, slot, window, tolerant=continues, newest=newest)
-            return [slot] if isinstance(slot, SlotRecord) and run.live is slot else []
-        try:
-            return run.add(slot)
-        except TornRecord as error:
-            if on_damage is None:
-                raise
-            on_damage(error)
-            return [*run.give_up(), *run.add(slot)]
-
-    for position, front in fetched:
-        try:
-            # Decode in this thread: decoding threads would wait for each other.
-            record = cached.get(position) or open_again(log, position, window, front, size)
-            if record is None:
-                record = copied(log, position, window, log_id)
-            empty = 0 if record or front is not None else empty + 1
-            if record is None and not tolerant:
-                raise MissingRecord(log, position, window)
-        except TornRecord as torn:
-            judge(torn)
-            continue
-        except InvalidLogError as error:
-            if on_damage is None:
-                raise
-            on_damage(error)
-            continue
-        if record is None:
-            continue
-        request_size.note(record, position - start)
-        log_id = log_id or record.header.log_id
-        check_log(log, record, log_id)
-        before = run.live if run is not None else None
-        last_term = run.term if run is not None else None
-        judged = judge(record)
-        if not continues and judged and judged[0] is record:
-            _check_link(log, record, before, last_term)
-        # SAFETY(deliver-live) §3: readers deliver every live record
-        yield from (live for live in judged if live.header.position >= start)
-    if run is not None and run.torn:
-        yield from _settled(log, window, end, judge, run)
-    if run is not None:
-        report_passed(log, (torn for torn in run.passed if start <= torn.position < end))
 
 
 def _check_link(
@@ -231,47 +279,8 @@ def _check_link(
     raise error
 
 
-def _settled(
-    log: LogStore, window: int, end: int, judge: Callable[[Slot], list[SlotRecord]], run: Run
-) -> Iterator[SlotRecord]:
-    """Read the slots after a range that ends with torn records, until a record decides about them.
-
-    Either a leader record passes over them, or a record shows that they were complete once, or the
-    log ends and they with it.
-
-    Yields:
-        The records before `end` that count.
-
-    Raises:
-        InvalidLogError: the torn records were complete once.
-    """
-    for position in count(end):
-        slot = read_any(log, position, window, GLANCE)
-        if slot is None:
-            return
-        yield from (live for live in judge(slot) if live.header.position < end)
-        if not run.torn:
-            return
-
-
-def check_log(log: LogStore, record: SlotRecord, log_id: str) -> None:
-    """Check that a record belongs to the log `log_id`.
-
-    Raises:
-        AnotherLog: it does not.
-    """
-    # SAFETY(records-of-one-log) §9: two logs share neither positions nor order, so no read mixes
-    # their records
-    if record.header.log_id != log_id:
-        raise AnotherLog(
-            f"the log at {log.url} was recreated while it was read: position "
-            f"{record.header.position} belongs to the log {record.header.log_id}, the records "
-            f"before it to {log_id}. Read it from the start; a stream needs a new checkpoint"
-        )
-
-
-def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[SlotRecord]:
-    """Read the records of the log `log_id` from `gap` up to the first gap.
+def newer(view: LogView, gap: int) -> Iterator[SlotRecord]:
+    """Read the records of the log from `gap` up to the first gap.
 
     It costs one GET if there is none. In a busy log it probes more and more positions at once.
 
@@ -280,6 +289,8 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
         MissingRecord: a record after the gap proves that the gap was once filled.
         AnotherLog: the log was recreated.
     """
+
+    log, window, log_id = view.log, view.window, view.log_id
 
     def fetch(position: int) -> Slot | None:
         return read_any(log, position, window, GLANCE)
@@ -296,7 +307,7 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
             if isinstance(record, TornRecord):
                 # The log ends before it as long as no leader passed over it.
                 if position > passed:
-                    if (leader := passed_by(log, record, window)) is None:
+                    if (leader := passed_by(view, record)) is None:
                         return
                     passed = leader.header.position
                 continue
@@ -321,43 +332,43 @@ def newer(log: LogStore, window: int, gap: int, log_id: str | None) -> Iterator[
         gap, width = reached, min(width * 2, WIDEST_PROBE)
 
 
-def first_at_or_after(
-    log: LogStore, head: Head, timestamp_ms: int, *, tolerant: bool = False, start: int = 0
-) -> int:
-    """Find the first position from `start` on whose record is not older than `timestamp_ms`.
+def first_at_or_after(view: LogView, timestamp_ms: int, *, start: int, end: int) -> int:
+    """Find the first position of start … end−1 whose record is not older than `timestamp_ms`.
 
-    A binary search: log₂ n GETs. If all records are older, it is the head's gap, without a request
-    if the head's live record is known. Timestamps never go back along live records. If tolerant, a
-    position without an intact record counts as the next one with one.
+    A binary search: log₂ n GETs. If all records are older, it is `end`, without a request if the
+    view has the newest record. Timestamps never go back along live records. If the view's policy
+    continues, a position without an intact record counts as the next one with one.
+
+    Args:
+        view: what is read.
+        timestamp_ms: the time.
+        start: the first position.
+        end: the head's gap.
 
     Raises:
         InvalidLogError: a record is missing or damaged.
     """
-    if head.live is not None and head.live.header.timestamp_ms < timestamp_ms:
-        return max(head.gap, start)
-
-    def read(position: int) -> Slot | None:
-        return read_taken(log, position, head.window, GLANCE, tolerant=tolerant)
+    if view.newest is not None and view.newest.header.timestamp_ms < timestamp_ms:
+        return max(end, start)
 
     def is_late_enough(position: int) -> bool:
         tried = 0
-        while not isinstance(record := read(position), SlotRecord):
-            if record is None and not tolerant:
-                raise MissingRecord(log, position, head.window)
-            if record is not None and not tolerant:
+        while not isinstance(record := view.slot(position, GLANCE), SlotRecord):
+            if record is None and not view.damage.continues:
+                raise MissingRecord(view.log, position, view.window)
+            if record is not None and not view.damage.continues:
                 # This raises if the record was complete once.
-                passed_by(log, record, head.window)
+                passed_by(view, record)
             position += 1
             tried += 1
             if tried % LONG_HOLE == 0:
-                position = first_listed(log, head.window, position, head.gap)
-            if position == head.gap:
+                position = first_listed(view.log, view.window, position, end)
+            if position == end:
                 return True
         # A dead record has the time of a fenced writer, so use the live record before it.
-        live = last_live(log, record, tolerant=tolerant, head=head)
-        return live.header.timestamp_ms >= timestamp_ms
+        return last_live(view, record).header.timestamp_ms >= timestamp_ms
 
-    return start + bisect_left(range(start, head.gap), True, key=is_late_enough)
+    return start + bisect_left(range(start, end), True, key=is_late_enough)
 
 
 def about_bytes(log: LogStore, window: int, start: int, end: int, samples: int) -> int:

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import count, islice
 
 from sparkwal.errors import InvalidLogError, NewerFormatError, StoreUnavailableError
 from sparkwal.format import keys
 from sparkwal.protocol import chain
-from sparkwal.protocol.liveness import Run, Slot, run_to, settled_run
+from sparkwal.protocol.liveness import Run, run_to
 from sparkwal.protocol.missing import ForeignRecord, MissingRecord
 from sparkwal.protocol.slots import (
     GLANCE,
-    WHOLE,
     SlotRecord,
     TornRecord,
     WrongWindow,
@@ -20,8 +19,8 @@ from sparkwal.protocol.slots import (
     read_any,
     read_front,
     read_slot,
-    read_taken,
 )
+from sparkwal.protocol.view import LENIENT, STRICT, DamagePolicy, LogView, Slot
 from sparkwal.store.base import LogStore, NotFound, Page, first_entries
 from sparkwal.store.parallel import run_parallel
 
@@ -75,6 +74,11 @@ class Head:
         """The number of slots, from the gap on, that earlier writers may still reach; 1 in an empty
         log."""
         return self.live.header.in_flight_limit if self.live else 1
+
+    def view(self, log: LogStore, damage: DamagePolicy = STRICT) -> LogView:
+        """The view of a reader that has found this head."""
+        log_id = self.live.header.log_id if self.live else None
+        return LogView(log, self.window, log_id, self.live, damage)
 
 
 def find_head(
@@ -143,6 +147,37 @@ def find_head(
         if newest is not None and newest.header.log_id != log_id:
             raise ForeignRecord(log, keys.slot(missing.newest, window), log_id, newest)
     raise missing
+
+
+def find_end(
+    log: LogStore, damage: DamagePolicy, *, proven: bool = True, page: Page | None = None
+) -> tuple[Head, int]:
+    """Find the head, and the first position after it without an object.
+
+    Args:
+        log: the log.
+        damage: its report gets the damaged records between the two, which are then no error.
+        proven: see `find_head`.
+        page: see `find_head`.
+
+    Raises:
+        InvalidLogError: the end is damaged, or no record is intact.
+    """
+    try:
+        head = find_head(log, tolerant=damage.allows_damaged_end, proven=proven, page=page)
+        return head, head.gap
+    except InvalidLogError as error:
+        if damage.report is None:
+            raise
+        damage.report(error)
+    head = find_head(log, tolerant=True)
+    for gap in count(head.gap):
+        try:
+            if read_any(log, gap, head.window, GLANCE) is None or head.torn:
+                break
+        except InvalidLogError as error:
+            damage.report(error)
+    return head, gap
 
 
 class UnlistedLog(StoreUnavailableError):
@@ -246,7 +281,8 @@ def _find_head(
         last, record = _last_record(log, numbers, window, truncated=page.more, tolerant=tolerant)
     slots = [keys.position(n, window) for n in numbers if keys.is_slot(n, window)]
     newest_position = keys.position(numbers[0], window)
-    run = run_to(log, record, window, tolerant=tolerant) if record is not None else Run()
+    view = LogView(log, window, damage=LENIENT if tolerant else STRICT)
+    run = run_to(view, record) if record is not None else Run()
     head = _head_after(run, last, window, numbers)
     if thorough:
         _check_sizes(log, run, window, page)
@@ -265,14 +301,14 @@ def _find_head(
             before = record if isinstance(record, SlotRecord) else None
             raise MissingRecord(log, missing, window, before, slots[0] if slots else missing)
         last, record = _intact(log, slots[0], window, tolerant=tolerant) if slots else (-1, None)
-        run = run_to(log, record, window, tolerant=tolerant) if record is not None else Run()
+        run = run_to(view, record) if record is not None else Run()
         while run.live is None and run.torn:
             # Behind a gap no record decides about a torn one.
             earlier = last_listed(log, window, run.torn[0].position)
             if earlier < 0:
                 break
             last, record = _intact(log, earlier, window, tolerant=tolerant)
-            run = run_to(log, record, window, tolerant=tolerant) if record is not None else Run()
+            run = run_to(view, record) if record is not None else Run()
         head = _head_after(run, last, window, numbers)
     # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which
     # rightly lacks its beginning.
@@ -402,7 +438,7 @@ def _intact(
     while True:
         before = -1
         try:
-            record = read_taken(log, position, window, WHOLE)
+            record = LogView(log, window).slot(position)
         except InvalidLogError as error:
             before = last_listed(log, window, position) if tolerant and position else -1
             if before < 0 or isinstance(error, (NewerFormatError, WrongWindow)):
@@ -437,43 +473,3 @@ def _last_record(
     if gap == 0:
         return -1, None
     return _intact(log, gap - 1, window, tolerant=tolerant)
-
-
-def last_live(
-    log: LogStore, record: SlotRecord, *, tolerant: bool = False, head: Head | None = None
-) -> SlotRecord:
-    """Find the last live record at or before `record` (§3): m−1 GETs.
-
-    It costs none if m is 1, or if the record has the live term of the `head`. If tolerant, it
-    decides from the intact records instead of raising. After a torn record it reads on until a
-    record decides about it.
-
-    Raises:
-        InvalidLogError: a record is missing or damaged.
-    """
-    window = record.header.window
-    return live_up_to(log, record, window, tolerant=tolerant, head=head) or record
-
-
-def live_until(
-    log: LogStore, position: int, window: int, size: int = WHOLE, *, head: Head | None = None
-) -> SlotRecord | None:
-    """Find the last live record at or before a position: 1 GET, and those of `last_live`.
-
-    Returns:
-        The record, or None if the position holds no record, or no live one lies before it.
-
-    Raises:
-        InvalidLogError: a record is missing or damaged.
-        WrongWindow: the log has another window.
-    """
-    slot = read_taken(log, position, window, size)
-    return None if slot is None else live_up_to(log, slot, window, head=head)
-
-
-def live_up_to(
-    log: LogStore, slot: Slot, window: int, *, tolerant: bool = False, head: Head | None = None
-) -> SlotRecord | None:
-    """Find the last live record up to a slot, as `last_live`. The slot may hold a torn record."""
-    newest = head.live if head else None
-    return settled_run(log, slot, window, tolerant=tolerant, head=newest).live

@@ -16,9 +16,9 @@ from sparkwal.protocol.archive import Memory, knowing
 from sparkwal.protocol.leadership import Leadership
 from sparkwal.protocol.object_writer import measure
 from sparkwal.protocol.records import first_at_or_after, live_records
-from sparkwal.protocol.recovery import Head
 from sparkwal.protocol.slots import GLANCE, OpenLog, SlotRecord, read_front, read_slot
 from sparkwal.protocol.task import TaskResult
+from sparkwal.protocol.view import LogView
 from sparkwal.store.base import LogStore, NotFound, sound
 
 
@@ -127,9 +127,10 @@ def _find(
     log: LogStore, lead: Leadership, write: tuple[str, int], timestamp_ms: int, floor: int
 ) -> SlotRecord | None:
     """Find the record of a write (query, number) with this time: log₂(length of the log) GETs."""
-    head = Head(lead.next_position - 1, None, lead.window)
-    start = first_at_or_after(log, head, timestamp_ms, start=floor)
-    for record in live_records(log, lead.window, start, head.gap, size=GLANCE):
+    view = LogView(log, lead.window)
+    end = lead.next_position
+    start = first_at_or_after(view, timestamp_ms, start=floor, end=end)
+    for record in live_records(view, start, end, size=GLANCE):
         header = record.header
         if header.timestamp_ms > timestamp_ms:
             return None

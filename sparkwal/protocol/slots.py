@@ -265,27 +265,6 @@ def read_any(
         return None
 
 
-def read_taken(
-    log: LogStore,
-    position: int,
-    window: int,
-    size: int = WHOLE,
-    *,
-    log_id: str | None = None,
-    tolerant: bool = False,
-) -> SlotRecord | TornRecord | None:
-    """Read the record of a slot that was taken, as `read_any`. If it is lost, its copy counts.
-
-    With `log_id` the copy is one of that log.
-
-    Raises:
-        InvalidLogError: see `read_slot`.
-        WrongWindow: see `read_slot`.
-    """
-    slot = read_any(log, position, window, size, tolerant=tolerant)
-    return slot or copied(log, position, window, log_id)
-
-
 class _OtherBytes(InvalidLogError):
     """A record that this writer sent has other bytes."""
 

@@ -7,8 +7,8 @@ from sparkwal.errors import CollectedError, InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import SEAL, LeaderHeader
 from sparkwal.protocol.liveness import passed_by, settled_run
-from sparkwal.protocol.missing import MissingRecord
-from sparkwal.protocol.records import LONG_HOLE, WIDEST_PROBE, AnotherLog, check_log
+from sparkwal.protocol.missing import AnotherLog, MissingRecord, check_log
+from sparkwal.protocol.records import LONG_HOLE, WIDEST_PROBE
 from sparkwal.protocol.segments import Opened
 from sparkwal.protocol.slots import (
     GLANCE,
@@ -20,7 +20,9 @@ from sparkwal.protocol.slots import (
     last_listed,
     read_slot,
 )
+from sparkwal.protocol.view import LENIENT, LogView
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.segments import Segments
 from sparkwal.store.parallel import GetRange, Range, read_parallel
 
 # The maximum number of records that are requested before one of them is delivered.
@@ -79,7 +81,7 @@ def walk(
     if newest_first:
         yield from _walk_back(log, start, end, seals=seals, at_once=at_once)
         return
-    for stretch in log.segments.stretches(start, end):
+    for stretch in Segments(log.view).stretches(start, end):
         if isinstance(stretch, range):
             first, after = max(stretch.start, start), stretch.stop
             yield from _walk(
@@ -123,7 +125,7 @@ def _walk_back(
     def stretches() -> Iterator[Opened | range]:
         yield range(first, end)
         if start < bottom:
-            yield from log.segments.newest_first(start, bottom)
+            yield from Segments(log.view).newest_first(start, bottom)
 
     for stretch in stretches():
         for item in walked(stretch):
@@ -171,6 +173,7 @@ def _walk(
     newest = log.live
     log_id = log.log_id
     window = log.window
+    view = LogView(log.log, window, damage=LENIENT)
     # The term of the last live record. The head has the highest term.
     live: int | None = None
     if newest_first:
@@ -199,7 +202,7 @@ def _walk(
 
     def damage_of(torn: TornRecord) -> InvalidLogError | None:
         try:
-            passed_by(log.log, torn, window)
+            passed_by(view, torn)
         except InvalidLogError as error:
             return error
         return None
@@ -210,7 +213,7 @@ def _walk(
         term = record.header.term
         if live is None or (newest_first and term != live):
             # Below a live record all records of the same term are live.
-            run = settled_run(log.log, record, window, tolerant=True)
+            run = settled_run(view, record)
             # Each record after a torn one needs a look-back of its own.
             live = run.term if not run.torn else live if newest_first else None
             return run.live is record

@@ -11,22 +11,17 @@ from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.protocol.records import (
-    WIDEST_PROBE,
-    check_log,
-    first_at_or_after,
-    live_records,
-    newer,
-)
-from sparkwal.protocol.recovery import Head, last_live
+from sparkwal.protocol.liveness import last_live
+from sparkwal.protocol.missing import check_log
+from sparkwal.protocol.records import WIDEST_PROBE, first_at_or_after, newer
+from sparkwal.protocol.recovery import Head, find_end
 from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
-from sparkwal.reading.damage import DamagePolicy, OnDamage
-from sparkwal.reading.ends import find_end
+from sparkwal.protocol.view import DamagePolicy, LogView, OnDamage
 from sparkwal.reading.floor import KEPT_SLOTS, Floor, Looked, ends_before
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import Checks, pieces_of, read_pieces
-from sparkwal.reading.segments import Segments, read_records
+from sparkwal.reading.segments import read_records
 from sparkwal.store.base import LogStore, Page
 from sparkwal.store.parallel import run_parallel
 
@@ -36,6 +31,13 @@ PLANNED_RECORDS = 512
 _AT_ONCE = 4
 # Records that `refresh` has read are stored up to this size, headers and rows.
 _STORED_BYTES = 8 * 2**20
+
+
+def damage_policy(options: SourceOptions, report: OnDamage | None = None) -> DamagePolicy:
+    """The policy of a read. A read that stops at damage reports none."""
+    stops = options.on_corruption == "stop"
+    has_end = options.ending_position is not None
+    return DamagePolicy(not options.fail_on_data_loss, stops, has_end, None if stops else report)
 
 
 class LogRange:
@@ -62,7 +64,7 @@ class LogRange:
     ) -> None:
         self.options = options
         self.name = name
-        self.damage = DamagePolicy.from_options(options, on_damage)
+        self.damage = damage_policy(options, on_damage)
         several = options.sequencers is not None
         self.log = with_copies(root.sequencer(name) if several else root)
         self._pinned = pinned
@@ -98,9 +100,10 @@ class LogRange:
         return self.live.spark_schema if self.live else None
 
     @property
-    def segments(self) -> Segments:
-        """The segments of this log."""
-        return Segments(self.log, self.window, self.log_id or "")
+    def view(self) -> LogView:
+        """What this read reads, with the last head that it has seen."""
+        newest = self.live if self.damage.trusts_head else None
+        return LogView(self.log, self.window, self.log_id, newest, self.damage)
 
     def records(
         self, start: int, end: int, *, at_once: int = WIDEST_PROBE, size: int = GLANCE
@@ -112,25 +115,9 @@ class LogRange:
             InvalidLogError: a record is damaged or missing.
         """
         term = self._terms.get(start)
-        head = self.head if self.damage.trusts_head else None
-
-        def read_slots(begin: int, after: int, term: int | None) -> Iterator[SlotRecord]:
-            return live_records(
-                self.log,
-                self.window,
-                begin,
-                after,
-                log_id=self.log_id,
-                term=term,
-                head=head,
-                tolerant=self.damage.skips_lost,
-                cached=self._records,
-                size=size,
-                at_once=at_once,
-                on_damage=self.damage.report,
-            )
-
-        live = read_records(self.segments, start, end, read_slots, term)
+        live = read_records(
+            self.view, start, end, term=term, cached=self._records, size=size, at_once=at_once
+        )
         last = start - 1
         for record in self.floor.usable(start, end, live):
             term, last = record.header.term, record.header.position
@@ -183,7 +170,7 @@ class LogRange:
         failed = None
         is_floor_old = not self.floor.is_known
         try:
-            for record in newer(self.log, self.window, self.gap, self.log_id):
+            for record in newer(self.view, self.gap):
                 self.remember(record)
                 self.gap = record.header.position + 1
         except InvalidLogError as error:
@@ -247,13 +234,7 @@ class LogRange:
         # A caller that waits for a log looks often, so prove only once that there is none.
         proven = self.head is None or self.head.live is not None
         page, self.page = self.page, None
-        self.head, self.gap = find_end(
-            self.log,
-            tolerant=self.damage.allows_damaged_end,
-            on_damage=self.damage.report,
-            proven=proven,
-            page=page,
-        )
+        self.head, self.gap = find_end(self.log, self.damage, proven=proven, page=page)
         if before is not None and self.live is not None:
             check_log(self.log, self.live, before)
         if self._pinned is not None and self._pinned.log_id != self.log_id:
@@ -408,12 +389,13 @@ class LogRange:
     def _last_since(self, timestamp_ms: int, floor: int) -> bool:
         """Whether rows below the floor may be of this time or later."""
         position = floor - 1
+        view = replace(self.view.lenient(), newest=self.live)
         # No collection deletes these records.
         while position >= max(floor - KEPT_SLOTS, 0):
             record = read_slot(self.log, position, self.window, GLANCE, tolerant=True)
             if record is None:
                 return True
-            live = last_live(self.log, record, tolerant=True, head=self.head)
+            live = last_live(view, record)
             if live.header.timestamp_ms < timestamp_ms:
                 return False
             if isinstance(live.header, CommitHeader) and live.header.rows:
@@ -452,10 +434,9 @@ class LogRange:
     def at(self, timestamp_ms: int) -> int:
         """The first position that is not older than a time, or the gap; see `first_at_or_after`."""
         assert self.head is not None
+        view = replace(self.view, newest=self.live)
         start = self.floor.current()
-        return first_at_or_after(
-            self.log, self.head, timestamp_ms, start=start, tolerant=self.damage.continues
-        )
+        return first_at_or_after(view, timestamp_ms, start=start, end=self.head.gap)
 
     def intact_end(self, start: int, end: int) -> int:
         """With onCorruption=stop the position of the first damage from `start` on, or `end` without

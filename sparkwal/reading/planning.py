@@ -18,7 +18,8 @@ from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.records import WIDEST_PROBE, about_bytes, live_records
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, find_head
 from sparkwal.protocol.segments import with_copies
-from sparkwal.protocol.slots import GLANCE, SlotRecord
+from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
+from sparkwal.protocol.view import LENIENT, STRICT, LogView
 from sparkwal.reading.floor import NEW_LOG, Floor, Looked, look_at_floors
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.pieces import Piece
@@ -184,7 +185,7 @@ def read_tasks(
     if count > PLANNED_RECORDS and not log.damage.stops:
         size = about_bytes(log.log, log.window, start, end, _SAMPLES) + count * _RECORD
         tasks = min(max(least or 1, _by_size(size, parallelism)), count)
-        return _long_tasks(looked, log.segments, log.window, (start, end), tasks)
+        return _long_tasks(looked, log.view, (start, end), tasks)
     pieces = [piece for record in log.records(start, end) for piece in pieces_of(log.log, record)]
     if least is not None and len(pieces) < least:
         pieces = split(pieces)
@@ -193,17 +194,17 @@ def read_tasks(
 
 
 def _long_tasks(
-    looked: Looked, segments: Segments, window: int, positions: tuple[int, int], tasks: int
+    looked: Looked, view: LogView, positions: tuple[int, int], tasks: int
 ) -> list[ReadTask]:
     """Divide many positions into about this many tasks, each of which reads its records itself."""
     start, end = positions
     bounds = [start + (end - start) * i // tasks for i in range(tasks + 1)]
-    segmented = bool(segments.listed(start, end))
+    segmented = bool(Segments(view).listed(start, end))
     if segmented:
         # A task reads whole segments, so it gets whole blocks.
         inner = (bound - bound % keys.BLOCK for bound in bounds[1:-1])
         bounds = sorted({start, *(bound for bound in inner if bound > start), end})
-    return [ReadTask(looked, None, window, *ends, segmented) for ends in pairwise(bounds)]
+    return [ReadTask(looked, None, view.window, *ends, segmented) for ends in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
@@ -305,9 +306,9 @@ def _planned(floor: Floor, range_: OpenRange, window: int) -> _PlannedRange:
         last = [*_records(floor, window, end - 1, end)]
         size = about_bytes(log, window, start, end, _SAMPLES)
         count = max(1, -(-(size + (end - start) * _RECORD) // _LARGEST_TASK))
-        segments = Segments(log, window, range_.log_id)
+        view = LogView(log, window, range_.log_id)
         return _PlannedRange(
-            _long_tasks(looked, segments, window, (start, end), count),
+            _long_tasks(looked, view, (start, end), count),
             first_columns(floor, window, start, end),
             last[-1].spark_schema if last else "",
             size,
@@ -327,9 +328,8 @@ def _planned(floor: Floor, range_: OpenRange, window: int) -> _PlannedRange:
 def _records(
     floor: Floor, window: int, start: int, end: int, *, at_once: int = 1
 ) -> Iterator[SlotRecord]:
-    live = live_records(
-        floor.log, window, start, end, log_id=floor.log_id, size=GLANCE, at_once=at_once
-    )
+    view = LogView(floor.log, window, floor.log_id)
+    live = live_records(view, start, end, size=GLANCE, at_once=at_once)
     return floor.usable(start, end, live)
 
 
@@ -396,24 +396,10 @@ def task_rows(
     floor = Floor(log, looked.log_id, clock, looked)
     pieces: Iterable[Piece] | None = task.pieces
     if pieces is None:
-
-        def read_slots(begin: int, after: int, term: int | None) -> Iterator[SlotRecord]:
-            return live_records(
-                floor.log,
-                task.window,
-                begin,
-                after,
-                log_id=floor.log_id,
-                term=term,
-                tolerant=not options.fail_on_data_loss,
-                at_once=WIDEST_PROBE,
-            )
-
-        if task.segmented:
-            segments = Segments(floor.log, task.window, floor.log_id or "")
-            live = read_records(segments, task.start, task.end, read_slots)
-        else:
-            live = read_slots(task.start, task.end, None)
+        damage = STRICT if options.fail_on_data_loss else LENIENT
+        view = LogView(log, task.window, looked.log_id, damage=damage)
+        read = read_records if task.segmented else live_records
+        live = read(view, task.start, task.end, size=WHOLE, at_once=WIDEST_PROBE)
         records = floor.usable(task.start, task.end, live)
         pieces = (piece for record in records for piece in pieces_of(floor.log, record))
     yield from read_pieces(

@@ -17,11 +17,12 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.commit_record import encode_record
-from sparkwal.protocol.liveness import passed_by
-from sparkwal.protocol.recovery import Head, find_head, last_live
+from sparkwal.protocol.liveness import last_live, passed_by
+from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.segments import open_blocks, with_copies
 from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, copied, read_any, read_slot
 from sparkwal.protocol.takeover import put_leader
+from sparkwal.protocol.view import LogView
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import pieces_of, read_pieces
@@ -96,7 +97,7 @@ def _check_needed(log: LogStore, position: int, window: int) -> None:
     if not isinstance(slot, TornRecord):
         return
     try:
-        passed_by(log, slot, window)
+        passed_by(LogView(log, window), slot)
     except InvalidLogError:
         return
     raise InvalidLogError(
@@ -321,7 +322,7 @@ def give_up_record(log: LogStore, number: int) -> None:
             f"{name}: the record before it, {log.locate(keys.slot(position - 1, head.window))}, is "
             "missing too: begin with that one"
         )
-    before = last_live(log, record)
+    before = last_live(LogView(log, head.window), record)
     last = vars(before.header)
     # The fields that leader records and commit records share.
     shared = {field.name: last[field.name] for field in fields(LeaderHeader) if field.name in last}

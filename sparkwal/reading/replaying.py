@@ -26,7 +26,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.format.merging import union_of
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.protocol.records import AnotherLog
+from sparkwal.protocol.missing import AnotherLog
 from sparkwal.protocol.recovery import LIST_LIMIT, Head
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
 from sparkwal.reading.floor import CURSOR, NEW_IN_CURSOR

@@ -18,8 +18,8 @@ from sparkwal.format.header import CommitHeader, Frame
 from sparkwal.format.merging import narrower
 from sparkwal.protocol.segments import ignore
 from sparkwal.protocol.slots import SlotRecord, copied
+from sparkwal.protocol.view import OnDamage
 from sparkwal.reading.copied_rows import Run, runs_in
-from sparkwal.reading.damage import OnDamage
 from sparkwal.reading.metadata import COLUMNS, METADATA, RESERVED, ROW
 from sparkwal.reading.pieces import Piece
 from sparkwal.store.base import LogStore, NotFound, Store, sound

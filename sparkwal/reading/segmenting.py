@@ -22,9 +22,11 @@ from sparkwal.format.segment import (
     parts_of,
 )
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.records import WIDEST_PROBE, AnotherLog, live_records
+from sparkwal.protocol.missing import AnotherLog
+from sparkwal.protocol.records import WIDEST_PROBE, live_records
 from sparkwal.protocol.segments import Opened, mark_of, open_blocks, trusted_of
 from sparkwal.protocol.slots import GLANCE, SlotRecord
+from sparkwal.protocol.view import LogView
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import pieces_of, read_pieces
@@ -326,16 +328,8 @@ def _segment_of(log: LogRange, first: int, after: int) -> bytes:
     # One record before the block, and those after it up to its witness.
     begin = max(first - 1, 0)
     # A copy of a copy would hide that a record is lost.
-    records = live_records(
-        log.log.without_copies,
-        log.window,
-        begin,
-        log.gap,
-        log_id=log.log_id,
-        head=log.head,
-        size=GLANCE,
-        at_once=WIDEST_PROBE,
-    )
+    view = LogView(log.log.without_copies, log.window, log.log_id, log.live)
+    records = live_records(view, begin, log.gap, size=GLANCE, at_once=WIDEST_PROBE)
     follows: Mark | None = None
     of_block: list[SlotRecord] = []
     for record in records:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
+from types import MappingProxyType
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
+from sparkwal.protocol.records import live_records
 from sparkwal.protocol.segments import Opened, decoded, open_blocks, trusted_of
-from sparkwal.protocol.slots import SlotRecord
+from sparkwal.protocol.slots import GLANCE, SlotRecord
+from sparkwal.protocol.view import LogView
 from sparkwal.store.base import LogStore, Refusal, numbered
 
 # The segments that a reader opens together, first and later.
 _FIRST, _MOST = 4, 32
-
-# Reads the live records of positions start … end−1 from their slots. The third argument is the term
-# of the last live record before them, or None.
-ReadSlots = Callable[[int, int, int | None], Iterator[SlotRecord]]
+_NONE: Mapping[int, SlotRecord] = MappingProxyType({})
 
 
 def listed_blocks(log: LogStore, window: int, start: int, end: int) -> list[int]:
@@ -39,18 +39,12 @@ def listed_blocks(log: LogStore, window: int, start: int, end: int) -> list[int]
 
 
 class Segments:
-    """The segments of one log, for one reader.
+    """The segments of one log, for the reader with this view."""
 
-    Args:
-        log: the log.
-        window: its window.
-        log_id: its id.
-    """
-
-    def __init__(self, log: LogStore, window: int, log_id: str) -> None:
-        self._log = log
-        self._window = window
-        self._log_id = log_id
+    def __init__(self, view: LogView) -> None:
+        self._log = view.log
+        self._window = view.window
+        self._log_id = view.log_id or ""
 
     def stretches(self, start: int, end: int) -> Iterator[Opened | range]:
         """Divide positions start … end−1, in order, into segments and ranges without one.
@@ -127,24 +121,31 @@ class Segments:
 
 
 def read_records(
-    segments: Segments, start: int, end: int, read_slots: ReadSlots, term: int | None = None
+    view: LogView,
+    start: int,
+    end: int,
+    *,
+    term: int | None = None,
+    cached: Mapping[int, SlotRecord] = _NONE,
+    size: int = GLANCE,
+    at_once: int = 1,
 ) -> Iterator[SlotRecord]:
-    """Read the live records of positions start … end−1: from segments, and others from their slots.
-
-    Args:
-        segments: the segments of the log.
-        start: the first position.
-        end: the position after the last.
-        read_slots: reads records from their slots.
-        term: the term of the last live record before `start`, if it is known.
-    """
+    """Read live records as `live_records`, from segments where a reader may use them."""
     last = start - 1
-    for stretch in segments.stretches(start, end):
+    for stretch in Segments(view).stretches(start, end):
         if isinstance(stretch, range):
             # SAFETY(segment-then-look-back) §13: the term of a segment's last record counts for the
             # next position only
             known = term if last == stretch.start - 1 else None
-            records = read_slots(stretch.start, stretch.stop, known)
+            records = live_records(
+                view,
+                stretch.start,
+                stretch.stop,
+                term=known,
+                cached=cached,
+                size=size,
+                at_once=at_once,
+            )
         else:
             records = stretch.records(start, end)
         for record in records:

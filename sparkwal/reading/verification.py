@@ -17,10 +17,11 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import boolean, option
 from sparkwal.protocol.archive import read_archive
-from sparkwal.protocol.liveness import check_torn, passes
-from sparkwal.protocol.recovery import Head, find_head, last_live
+from sparkwal.protocol.liveness import Run, last_live
+from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import SlotRecord, TornRecord, copied
+from sparkwal.protocol.view import LogView, Slot
 from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.rows import pieces_of, read_pieces, split
 from sparkwal.reading.segmenting import CheckedSegments, check_segments
@@ -198,19 +199,31 @@ def verify_store(
             report.dead += 1
         elif isinstance(record, str):
             report.problems.append(_with_advice(log, position, record, window))
-        elif isinstance(record, TornRecord):
-            chain.torn.append(record)
-        elif chain.add(record) and isinstance(record.header, CommitHeader):
-            named |= check_commit(log, record, report)
-            report.problems += _missing_copied(log, record, listed)
+        else:
+            for live in chain.add(record):
+                if isinstance(live.header, CommitHeader):
+                    named |= check_commit(log, live, report)
+                    report.problems += _missing_copied(log, live, listed)
         if floor.current() > position:
             # The position was collected while it was read, and a free slot may hold any object.
             del report.problems[before:]
         if done is not None:
             done(position + 1 - report.floor, report.head + 1 - report.floor)
     chain.end(head)
-    for key in listed - named:
-        name = key.removeprefix(keys.batches_prefix(log.prefix))
+    _add_others(report, floor, window, listed - named)
+    if has_blocks and not fast:
+        segments = check_segments(log, with_records=True)
+    report.problems += segments.problems
+    # The head is read twice, and may be reported twice.
+    report.problems = list(dict.fromkeys(report.problems))
+    return report
+
+
+def _add_others(report: Report, floor: Floor, window: int, others: Set[str]) -> None:
+    """Add the objects that no record names to the report."""
+    prefix = keys.batches_prefix(floor.log.prefix)
+    for key in sorted(others):
+        name = key.removeprefix(prefix)
         number = keys.listed(name)
         if keys.is_foreign(name):
             report.foreign.append(key)
@@ -222,14 +235,6 @@ def verify_store(
             report.under_way.append(key)
         else:
             report.orphans.append(key)
-    report.orphans.sort()
-    report.foreign.sort()
-    if has_blocks and not fast:
-        segments = check_segments(log, with_records=True)
-    report.problems += segments.problems
-    # The head is read twice, and may be reported twice.
-    report.problems = list(dict.fromkeys(report.problems))
-    return report
 
 
 def _head(log: LogStore, report: Report) -> Head | None:
@@ -268,67 +273,75 @@ def _waiting(torn: TornRecord) -> str:
 
 
 class _Chain:
-    """Checks the rules that hold from one record to the next."""
+    """Counts the live records, and checks the rules that hold from one to the next."""
 
     def __init__(self, log: LogStore, report: Report) -> None:
         self._log = log
         self._report = report
+        self._run = Run()
+        # The last live record. Its term may come from below the floor.
         self._live: SlotRecord | None = None
         self._archives: dict[str, QueryProgress | None] = {}
-        # The torn records that no leader has passed over so far.
-        self.torn: list[TornRecord] = []
 
-    def add(self, record: SlotRecord) -> bool:
-        """Count a record and compare it with the live one before; False if it is dead."""
+    def add(self, slot: Slot) -> list[SlotRecord]:
+        """Count the record of the next slot, and compare it with the live one before.
+
+        Returns:
+            The records that are live by now and were not returned before.
+        """
+        report = self._report
+        if isinstance(slot, TornRecord):
+            return self._run.add(slot)
+        header = slot.header
+        run = self._begun(slot)
+        report.dead += 1
+        passed = len(run.passed)
+        try:
+            live = run.add(slot)
+        except TornRecord:
+            report.problems += (
+                _with_advice(self._log, torn.position, torn, header.window) for torn in run.torn
+            )
+            live = [*run.give_up(), *run.add(slot)]
+        report.torn += (
+            f"{torn.name}: torn, {torn.size} bytes. It was not acknowledged, and the log "
+            f"continues at position {header.position}"
+            for torn in run.passed[passed:]
+        )
+        for record in live:
+            self._count(record)
+        return live
+
+    def _begun(self, record: SlotRecord) -> Run:
+        """The verdict so far. A record below the floor may have killed the first one above it."""
         header, report = record.header, self._report
-        if self.torn and not self._ends_torn(header):
-            report.dead += 1
-            return False
         if self._live is None and header.position == report.floor > 0:
-            # A record below the floor may have killed the first record above it.
             try:
-                live = last_live(self._log, record)
-                self._live = None if live is record else live
+                live = last_live(LogView(self._log, header.window), record)
             except InvalidLogError as error:
                 report.problems.append(str(error))
-        last = self._live.header if self._live else None
-        if last is not None and header.term < last.term:
-            report.dead += 1
-            return False
-        self._live = record
+                return self._run
+            if live is not record:
+                self._live, self._run = live, Run(live.header.term)
+        return self._run
+
+    def _count(self, record: SlotRecord) -> None:
+        header, report = record.header, self._report
+        report.dead -= 1
         if isinstance(header, CommitHeader):
             report.commits += 1
             report.rows += header.rows
             report.bytes += header.bytes
         else:
             report.leaders += 1
-        if last is not None:
-            problems = self._against(header, last)
+        if self._live is not None:
+            problems = self._against(header, self._live.header)
             report.problems += (f"position {header.position}: {problem}" for problem in problems)
-        return True
-
-    def _ends_torn(self, header: SlotHeader) -> bool:
-        """Whether records count again from this one on, after torn records."""
-        first, report = self.torn[0], self._report
-        try:
-            if not passes(header, first):
-                check_torn(header, first)
-                return False
-            report.torn += (
-                f"{torn.name}: torn, {torn.size} bytes. It was not acknowledged, and the log "
-                f"continues at position {header.position}"
-                for torn in self.torn
-            )
-        except TornRecord:
-            report.problems += (
-                _with_advice(self._log, torn.position, torn, header.window) for torn in self.torn
-            )
-        self.torn = []
-        return True
+        self._live = record
 
     def end(self, head: Head) -> None:
         """Report the torn records that no leader passed over."""
-        by_position = {torn.position: torn for torn in (*self.torn, *head.torn)}
+        by_position = {torn.position: torn for torn in (*self._run.torn, *head.torn)}
         self._report.torn += map(_waiting, by_position.values())
 
     def _against(self, header: SlotHeader, last: SlotHeader) -> Iterator[str]:

@@ -10,11 +10,11 @@ from isal.isal_zlib import crc32
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader
-from sparkwal.protocol.liveness import Slot
 from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.records import LONG_HOLE
 from sparkwal.protocol.segments import Opened
 from sparkwal.protocol.slots import SlotRecord, TornRecord, open_slot
+from sparkwal.protocol.view import LogView, Slot
 from sparkwal.reading.segments import Segments
 from sparkwal.store.base import Front, LogStore, NotFound, sound
 from sparkwal.store.parallel import run_parallel
@@ -112,7 +112,8 @@ def checked_slots(
 
     stretches: Iterable[Opened | range] = [range(start, end)]
     if trusted:
-        stretches = Segments(log, window, live.header.log_id).stretches(start, end)
+        view = LogView(log, window, live.header.log_id)
+        stretches = Segments(view).stretches(start, end)
     positions = _Positions(log, window, listed)
     for stretch in stretches:
         if isinstance(stretch, range):

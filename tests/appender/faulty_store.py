@@ -11,6 +11,7 @@ from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.view import LogView
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
@@ -100,7 +101,7 @@ def commits(store: MemoryStore, prefix: str = PREFIX) -> list[tuple[int, str, in
     head = find_head(LogStore(store, prefix))
     return [
         (r.header.position, r.header.query_id, r.header.batch_id, r.header.rows)
-        for r in live_records(LogStore(store, prefix), head.window, 0, head.gap)
+        for r in live_records(LogView(LogStore(store, prefix), head.window), 0, head.gap)
         if isinstance(r.header, CommitHeader)
     ]
 
@@ -113,7 +114,7 @@ def stored(store: MemoryStore, prefix: str = PREFIX) -> list[int]:
     head = find_head(log)
     return [
         value
-        for record in live_records(log, head.window, 0, head.gap)
+        for record in live_records(LogView(log, head.window), 0, head.gap)
         for batch in read_pieces(log, pieces_of(log, record), SCHEMA)
         for value in batch.column("v").to_pylist()
     ]

@@ -17,6 +17,7 @@ from sparkwal.errors import (
 from sparkwal.format.header import LeaderHeader
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.view import LogView
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.testing.memory import MemoryStore
 from tests.appender.away import OutageStore, abandon, sound
@@ -217,7 +218,7 @@ class ScriptedPauses:
 def leaders(store: MemoryStore) -> int:
     log = LogStore(store, PREFIX)
     head = find_head(log)
-    found = live_records(log, head.window, 0, head.gap)
+    found = live_records(LogView(log, head.window), 0, head.gap)
     return sum(isinstance(each.header, LeaderHeader) for each in found)
 
 

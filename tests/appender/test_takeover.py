@@ -15,6 +15,7 @@ from sparkwal.format.header import LeaderHeader
 from sparkwal.protocol.handover import LOOK_MS, LOOK_RECORDS, Lookout, Requests
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.view import LogView
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import LogStore, Transient
 from tests.appender.away import sound
@@ -155,7 +156,7 @@ def test_readers_of_the_sink_look_back_no_further_than_the_sink_reaches(
     assert position is not None
     log = LogStore(faulty.inner, PREFIX)
     faulty.inner.counts.clear()
-    found = live_records(log, 1000, position, position + 1)
+    found = live_records(LogView(log, 1000), position, position + 1)
     assert [record.header.position for record in found] == [position]
     assert faulty.inner.counts == {"GET": 1}
 

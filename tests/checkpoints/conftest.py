@@ -16,6 +16,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.view import LogView
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.appender.faulty_store import stored
@@ -57,7 +58,7 @@ class Room:
 
     def commits(self) -> list[CommitHeader]:
         head = find_head(self.log)
-        records = live_records(self.log, head.window, 0, head.gap)
+        records = live_records(LogView(self.log, head.window), 0, head.gap)
         return [each.header for each in records if isinstance(each.header, CommitHeader)]
 
     def values(self) -> list[int]:

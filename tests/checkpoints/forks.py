@@ -12,6 +12,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.view import LogView
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.appender.faulty_store import stored
@@ -51,7 +52,7 @@ class Logs:
     def commits(self, prefix: str) -> list[CommitHeader]:
         log = self.log(prefix)
         head = find_head(log)
-        records = live_records(log, head.window, 0, head.gap)
+        records = live_records(LogView(log, head.window), 0, head.gap)
         return [each.header for each in records if isinstance(each.header, CommitHeader)]
 
 

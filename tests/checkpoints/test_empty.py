@@ -13,6 +13,7 @@ from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.protocol import commit
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.view import LogView
 from tests.checkpoints.conftest import Room
 from tests.protocol.query import StoppedClock
 
@@ -66,7 +67,7 @@ def lose_the_last_record(room: Room) -> None:
     head = find_head(room.log)
     *_, last = (
         each
-        for each in live_records(room.log, head.window, 0, head.gap)
+        for each in live_records(LogView(room.log, head.window), 0, head.gap)
         if each.header.kind == "commit"
     )
     numbers = [each.key for each in room.store.list("wal/batches/").entries]

@@ -24,6 +24,7 @@ from sparkwal.lifecycle.table import (
 )
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.view import LogView
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
 
@@ -330,7 +331,7 @@ def rows_of(
 ) -> Iterator[tuple[CommitHeader, list[Any]]]:
     """The values of the first column of each commit of a range."""
     window = find_head(log).window
-    for record in live_records(log, window, cut, to, log_id=log_id):
+    for record in live_records(LogView(log, window, log_id), cut, to):
         header = record.header
         if isinstance(header, CommitHeader):
             columns = schema.to_arrow(record.spark_schema)

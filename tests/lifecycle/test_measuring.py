@@ -13,6 +13,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.lifecycle import policy as policies
 from sparkwal.lifecycle.policy import Due, Policy, decide, measure
 from sparkwal.protocol.records import first_at_or_after, live_records
+from sparkwal.protocol.view import LogView
 from tests.lifecycle.timed_log import TimedLog
 
 
@@ -101,7 +102,7 @@ def test_the_size_of_what_waits_is_sampled_only_for_a_limit(timed: TimedLog) -> 
     policy = replace(NEVER, hard_limit=1)
     commits = [
         record.header.bytes
-        for record in live_records(timed.log, 1000, 0, timed.head().gap)
+        for record in live_records(LogView(timed.log, 1000), 0, timed.head().gap)
         if isinstance(record.header, CommitHeader)
     ]
     head, chain = timed.head(), timed.chain(cut=101, to=101)
@@ -144,11 +145,17 @@ def test_a_split_takes_a_logarithm_of_requests(timed: TimedLog) -> None:
     timed.write(*range(300))
     head = timed.head()
     timed.requests()
-    assert first_at_or_after(timed.log, head, timed.at(100) + 1, start=0) == 102
+    assert first_at_or_after(head.view(timed.log), timed.at(100) + 1, start=0, end=head.gap) == 102
     assert timed.requests() <= 9
     # No newer record: no request.
-    assert first_at_or_after(timed.log, head, timed.at(299) + 1, start=50) == head.gap
-    assert first_at_or_after(timed.log, head, timed.at(0) + 1, start=head.gap) == head.gap
+    assert (
+        first_at_or_after(head.view(timed.log), timed.at(299) + 1, start=50, end=head.gap)
+        == head.gap
+    )
+    assert (
+        first_at_or_after(head.view(timed.log), timed.at(0) + 1, start=head.gap, end=head.gap)
+        == head.gap
+    )
     assert timed.requests() == 0
 
 
@@ -169,8 +176,10 @@ def test_a_split_parts_the_log_at_its_moment(
         timed.write(*moments)
     head, before_ms = timed.head(), timed.at(second)
     cut = min(cut, head.gap)
-    found = first_at_or_after(timed.log, head, before_ms + 1, start=cut)
-    dates = [r.header.timestamp_ms for r in live_records(timed.log, head.window, 0, head.gap)]
+    found = first_at_or_after(head.view(timed.log), before_ms + 1, start=cut, end=head.gap)
+    dates = [
+        r.header.timestamp_ms for r in live_records(LogView(timed.log, head.window), 0, head.gap)
+    ]
     assert found == max(cut, bisect_right(dates, before_ms)) <= head.gap
 
 
@@ -196,5 +205,5 @@ def test_the_persisted_count_ends_at_the_late_window(
     due = bool(old and (len(old) >= threshold or second >= 50 or cold))
     assert (before_ms is not None) == due
     if before_ms is not None:
-        to = first_at_or_after(timed.log, head, before_ms + 1, start=state.cut)
+        to = first_at_or_after(head.view(timed.log), before_ms + 1, start=state.cut, end=head.gap)
         assert to == (head.gap if cold else 1 + len(old))

@@ -17,6 +17,7 @@ from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import TaskAttempt, TaskResult, write_partition
+from sparkwal.protocol.view import LogView
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore, Store
 
@@ -123,7 +124,7 @@ def values_of(store: Store) -> list[int]:
     log = LogStore(store, "wal")
     head = find_head(log)
     found: list[int] = []
-    for record in live_records(log, head.window, 0, head.gap):
+    for record in live_records(LogView(log, head.window), 0, head.gap):
         target = schema.to_arrow(record.spark_schema)
         for batch in read_pieces(log, pieces_of(log, record), target):
             found += batch.column("v").to_pylist()

@@ -18,6 +18,7 @@ from sparkwal.format.header import CommitHeader, LeaderHeader
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.task import MOST_PARTITIONS
+from sparkwal.protocol.view import LogView
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from sparkwal.testing.memory import MemoryStore
@@ -98,7 +99,7 @@ def test_more_room_for_partitions_does_not_make_larger_records(
     query.microbatch(0, tuple(range(200)))
     (record,) = [
         r.header
-        for r in live_records(LogStore(store, "wal"), window, 1, 2)
+        for r in live_records(LogView(LogStore(store, "wal"), window), 1, 2)
         if isinstance(r.header, CommitHeader)
     ]
     assert bool(record.inline) == inlined == (not record.batches)
@@ -113,7 +114,7 @@ def test_a_frame_has_at_most_so_many_bytes(
     query.microbatch(0, tuple(range(500)))
     (record,) = [
         r.header
-        for r in live_records(LogStore(store, "wal"), 1000, 1, 2)
+        for r in live_records(LogView(LogStore(store, "wal"), 1000), 1, 2)
         if isinstance(r.header, CommitHeader)
     ]
     frames = record.inline[0].record_batches if inline else len(record.batches[0].frames)
@@ -128,7 +129,7 @@ def test_large_and_inlined_partitions_of_one_commit_are_read_in_order(
     assert values_of(store) == list(range(1, 501))
     (record,) = [
         r.header
-        for r in live_records(LogStore(store, "wal"), 1000, 1, 2)
+        for r in live_records(LogView(LogStore(store, "wal"), 1000), 1, 2)
         if isinstance(r.header, CommitHeader)
     ]
     assert [b.partition for b in record.batches] == [1]

@@ -20,6 +20,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.view import LENIENT, LogView
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.store.config import RetryPolicy
 from sparkwal.store.retry import RetryingStore
@@ -29,7 +30,7 @@ from tests.protocol.query import LIMITS, Query, values_of
 
 def commits(store: MemoryStore, prefix: str = "wal") -> list[tuple[int, str, int]]:
     head = find_head(LogStore(store, prefix))
-    found = live_records(LogStore(store, prefix), head.window, 0, head.gap)
+    found = live_records(LogView(LogStore(store, prefix), head.window), 0, head.gap)
     return [
         (r.header.position, r.header.query_id, r.header.batch_id)
         for r in found
@@ -112,7 +113,7 @@ def test_the_next_record_reports_what_the_last_put_took(query: Query, store: Mem
     query.microbatch(4, (4,))
     query.restarted().microbatch(5, (5,))
     head = find_head(LogStore(store, "wal"))
-    records = live_records(LogStore(store, "wal"), head.window, 0, head.gap)
+    records = live_records(LogView(LogStore(store, "wal"), head.window), 0, head.gap)
     found = [r.header.metrics for r in records if isinstance(r.header, CommitHeader)]
     assert [metrics["retries"] for metrics in found] == [0, 0, 3, 0, 0]
     assert ["last_put_ms" in metrics for metrics in found] == [False, True, True, True, False]
@@ -321,7 +322,8 @@ def test_20_timestamps_never_go_back_when_the_clock_does(query: Query, store: Me
     again.microbatch(2, (3,))
     head = find_head(LogStore(store, "wal"))
     stamps = [
-        r.header.timestamp_ms for r in live_records(LogStore(store, "wal"), 1000, 0, head.gap)
+        r.header.timestamp_ms
+        for r in live_records(LogView(LogStore(store, "wal"), 1000), 0, head.gap)
     ]
     assert stamps == sorted(stamps)
 
@@ -384,7 +386,7 @@ def test_29_a_tolerant_reader_skips_a_hole(query: Query, store: MemoryStore) -> 
         query.microbatch(batch, (batch,))
     store.delete(keys.key("wal", keys.slot(3, 1000)))
     head = find_head(LogStore(store, "wal"), tolerant=True)
-    live = live_records(LogStore(store, "wal"), 1000, 0, head.gap, tolerant=True)
+    live = live_records(LogView(LogStore(store, "wal"), 1000, damage=LENIENT), 0, head.gap)
     assert [r.header.position for r in live] == [0, 1, 2, 4, 5]
 
 

@@ -14,9 +14,11 @@ from sparkwal.errors import InvalidLogError, OutcomeUnknownError, StoreUnavailab
 from sparkwal.events import Event
 from sparkwal.format import arrowfile, keys
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.liveness import last_live, live_until
 from sparkwal.protocol.records import live_records, newer
-from sparkwal.protocol.recovery import find_head, last_live, live_until
+from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import SlotRecord, TornRecord, read_slot
+from sparkwal.protocol.view import LENIENT, DamagePolicy, LogView
 from sparkwal.reading.history import walk
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.verification import verify_store
@@ -74,7 +76,7 @@ def query(store: Tearing, tmp_path: Path) -> Query:
 def seen(log: LogStore, start: int = 0, end: int | None = None) -> list[int]:
     """The positions of the live records."""
     head = find_head(log)
-    records = live_records(log, head.window, start, head.gap if end is None else end)
+    records = live_records(LogView(log, head.window), start, head.gap if end is None else end)
     return [record.header.position for record in records]
 
 
@@ -95,7 +97,7 @@ def test_readers_end_before_a_torn_record(
     assert (head.position, head.gap, head.free) == (1, 2, 3)
     assert [each.position for each in head.torn] == [2]
     assert seen(log) == [0, 1]
-    assert [*newer(log, 1000, 2, None)] == []
+    assert [*newer(LogView(log, 1000), 2)] == []
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 14, 400])
@@ -117,7 +119,7 @@ def test_the_next_leader_passes_over_a_torn_record(
     assert head.live.header.txns["query"][0] == 1
     for start in range(5):
         assert seen(log, start) == [each for each in (0, 1, 3, 4) if each >= start]
-    assert [record.header.position for record in newer(log, 1000, 2, None)] == [3, 4]
+    assert [record.header.position for record in newer(LogView(log, 1000), 2)] == [3, 4]
 
 
 def test_several_torn_records_are_passed_over_together(
@@ -157,7 +159,7 @@ def test_a_torn_record_that_a_later_one_counts_as_decided_is_damage(
     assert seen(log, 0, 2) == [0, 1]
     assert seen(log, 3) == [3]
     damage: list[InvalidLogError] = []
-    records = live_records(log, 1000, 0, 4, on_damage=damage.append)
+    records = live_records(LogView(log, 1000, damage=DamagePolicy(report=damage.append)), 0, 4)
     assert [record.header.position for record in records] == [0, 1, 3]
     assert [error.position for error in damage] == [2]
 
@@ -390,13 +392,13 @@ def test_a_look_back_over_a_record_that_was_cut_off_later(
     assert record is not None
     if end == "the log":
         # Nobody knows that it was whole: the log ends before it.
-        assert last_live(log, record).header.position == 4
+        assert last_live(LogView(log, 1000), record).header.position == 4
         return
     with pytest.raises(TornRecord):
-        last_live(log, record)
+        last_live(LogView(log, 1000), record)
     with pytest.raises(TornRecord):
-        live_until(log, 5, 1000)
-    assert last_live(log, record, tolerant=True) is record
+        live_until(LogView(log, 1000), 5)
+    assert last_live(LogView(log, 1000, damage=LENIENT), record) is record
     reader = LogRange(SourceOptions(path=log.url, on_corruption="skip"), keys.ROOT, log)
     reader.refresh()
     found = [*walk(reader, 6, 10, newest_first=False)]

@@ -16,6 +16,7 @@ from sparkwal.format import keys
 from sparkwal.protocol.records import first_at_or_after, live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import first_listed, last_listed, read_slot
+from sparkwal.protocol.view import LENIENT, DamagePolicy, LogView
 from tests.cli.logs import BEGAN_MS, document, lines, opened, ran, write_long
 from tests.headers import LEADER, plain
 
@@ -71,7 +72,8 @@ def test_a_tolerant_read_continues_after_missing_records(folder: Path) -> None:
 
 def test_a_skipped_record_is_named_once(folder: Path) -> None:
     passed: list[InvalidLogError] = []
-    found = live_records(opened(folder), 1000, 0, FAR + 1, on_damage=passed.append)
+    view = LogView(opened(folder), 1000, damage=DamagePolicy(report=passed.append))
+    found = live_records(view, 0, FAR + 1)
     assert [record.header.position for record in found] == [*range(LAST + 1), FAR]
     assert [error.position for error in passed][:2] == [LAST + 1, LAST + 2]
     (hole,) = [error for error in passed if "the records of positions" in str(error)]
@@ -81,8 +83,11 @@ def test_a_skipped_record_is_named_once(folder: Path) -> None:
 def test_a_moment_after_the_hole_is_found(folder: Path) -> None:
     log = opened(folder)
     head = find_head(log, tolerant=True)
-    assert first_at_or_after(log, head, BEGAN_MS + 500, tolerant=True) in range(LAST + 1, FAR + 1)
-    assert first_at_or_after(log, head, BEGAN_MS + 5, tolerant=True) == 5
+    view = head.view(log, LENIENT)
+    assert first_at_or_after(view, BEGAN_MS + 500, start=0, end=head.gap) in range(
+        LAST + 1, FAR + 1
+    )
+    assert first_at_or_after(view, BEGAN_MS + 5, start=0, end=head.gap) == 5
 
 
 @pytest.mark.parametrize("reverse", [False, True])

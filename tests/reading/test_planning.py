@@ -13,6 +13,7 @@ from sparkwal.format.header import Frame
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.records import live_records
+from sparkwal.protocol.view import LogView
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.planning import read_tasks
@@ -40,9 +41,8 @@ def test_a_long_range_is_planned_without_its_records(tmp_path: Path) -> None:
     for task in tasks:
         assert task.pieces is None and task.start == expected
         expected = task.end
-        for record in live_records(
-            LogStore(store, task.looked.prefix), task.window, task.start, task.end
-        ):
+        view = LogView(LogStore(store, task.looked.prefix), task.window)
+        for record in live_records(view, task.start, task.end):
             rows += sum(piece.rows for piece in pieces_of(LogStore(store, "wal"), record))
     assert expected == log.gap and rows == COMMITS
 

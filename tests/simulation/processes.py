@@ -26,6 +26,7 @@ from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.takeover import ATTEMPTS, Claim, lead
 from sparkwal.protocol.task import TaskAttempt, TaskResult, write_partition
+from sparkwal.protocol.view import LogView
 from sparkwal.store.base import LogStore
 from tests.simulation.clients import ReadersStore, WorldClock, WorldHints, WorldStore, world_log
 from tests.simulation.data import PREFIX, SCHEMA, partitions_of, record_batch
@@ -300,7 +301,7 @@ def reader(start: int = 0, *, refuses: bool = False) -> Process:
             head = find_head(log)
             seen = [
                 (record.header.position, record.header.query_id, record.header.batch_id)
-                for record in live_records(log, head.window, start, head.gap)
+                for record in live_records(LogView(log, head.window), start, head.gap)
                 if isinstance(record.header, CommitHeader)
             ]
         except StoreUnavailableError:

@@ -82,7 +82,7 @@ MUTATIONS = [
     Mutation(
         "records-of-one-log",
         "a maker sleeps while its log is recreated",
-        "protocol/records.py",
+        "protocol/missing.py",
         "if record.header.log_id != log_id:",
         "if False:",
         elsewhere=(

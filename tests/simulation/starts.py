@@ -7,6 +7,7 @@ from typing import Any
 from sparkwal.format.header import CommitHeader
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.view import LogView
 from sparkwal.store.base import LogStore
 from tests.simulation import oracle
 from tests.simulation.clients import WorldStore
@@ -41,7 +42,7 @@ def check(state: State, verdict: oracle.Verdict) -> None:
     for start in range(head.gap):
         seen = tuple(
             (record.header.position, record.header.query_id, record.header.batch_id)
-            for record in live_records(log, head.window, start, head.gap)
+            for record in live_records(LogView(log, head.window), start, head.gap)
             if isinstance(record.header, CommitHeader)
         )
         expected = tuple(entry for entry in verdict if entry[0] >= start)
