@@ -290,7 +290,8 @@ def newer(view: LogView, gap: int) -> Iterator[SlotRecord]:
         AnotherLog: the log was recreated.
     """
 
-    log, window, log_id = view.log, view.window, view.log_id
+    log, window = view.log, view.window
+    log_id = view.log_id
 
     def fetch(position: int) -> Slot | None:
         return read_any(log, position, window, GLANCE)

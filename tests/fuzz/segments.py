@@ -21,6 +21,7 @@ from sparkwal.protocol.segments import Opened
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.rows import pieces_of
 from sparkwal.reading.segmenting import make_segments, unusable_blocks
+from sparkwal.reading.segments import Segments
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.protocol.query import LIMITS, Query, hints_in
@@ -74,7 +75,7 @@ def _read_all(body: bytes) -> None:
     log = _range_of(store)
     assert log.spark_schema is not None
     target = schema.to_arrow(log.spark_schema)
-    usable = [each for each in log.segments.stretches(0, log.gap) if isinstance(each, Opened)]
+    usable = [each for each in Segments(log.view).stretches(0, log.gap) if isinstance(each, Opened)]
     records = [record for each in usable for record in each.records(0, log.gap)]
     with suppress(SparkWalError):
         pieces = [piece for record in records for piece in pieces_of(log.log, record)]
