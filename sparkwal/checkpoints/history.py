@@ -60,6 +60,7 @@ def inputs(log: LogStore, head: Head, start: int, end: int) -> Iterator[Input]:
         InvalidLogError: a record is damaged or missing.
     """
     window = head.window
+    view = head.view(log)
     term: int | None = None
     for first in range(start, end, WIDEST_PROBE):
         chunk = range(first, min(first + WIDEST_PROBE, end))
@@ -78,7 +79,7 @@ def inputs(log: LogStore, head: Head, start: int, end: int) -> Iterator[Input]:
                 continue  # `live_records` reads it again, and judges it
             if record is not None:
                 cached[position] = record
-        live = live_records(head.view(log), first, chunk.stop, term=term, cached=cached)
+        live = live_records(view, first, chunk.stop, term=term, cached=cached)
         term, last = None, first - 1
         for record in live:
             term, last = record.header.term, record.header.position

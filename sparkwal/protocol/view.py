@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparkwal.errors import InvalidLogError, NewerFormatError
 from sparkwal.protocol.missing import AnotherLog, MissingRecord
@@ -87,10 +87,6 @@ class LogView:
     log_id: str | None = None
     newest: SlotRecord | None = None
     damage: DamagePolicy = STRICT
-
-    def lenient(self) -> LogView:
-        """The view of a reader that continues after lost records."""
-        return replace(self, damage=LENIENT)
 
     def slot(self, position: int, size: int = WHOLE) -> Slot | None:
         """Read the slot at a position, or the copy of its record if that is lost.

@@ -17,7 +17,7 @@ from sparkwal.protocol.records import WIDEST_PROBE, first_at_or_after, newer
 from sparkwal.protocol.recovery import Head, find_end
 from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord, read_slot
-from sparkwal.protocol.view import DamagePolicy, LogView, OnDamage
+from sparkwal.protocol.view import LENIENT, DamagePolicy, LogView, OnDamage
 from sparkwal.reading.floor import KEPT_SLOTS, Floor, Looked, ends_before
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import Checks, pieces_of, read_pieces
@@ -389,7 +389,8 @@ class LogRange:
     def _last_since(self, timestamp_ms: int, floor: int) -> bool:
         """Whether rows below the floor may be of this time or later."""
         position = floor - 1
-        view = replace(self.view.lenient(), newest=self.live)
+        assert self.head is not None
+        view = self.head.view(self.log, LENIENT)
         # No collection deletes these records.
         while position >= max(floor - KEPT_SLOTS, 0):
             record = read_slot(self.log, position, self.window, GLANCE, tolerant=True)
@@ -434,7 +435,7 @@ class LogRange:
     def at(self, timestamp_ms: int) -> int:
         """The first position that is not older than a time, or the gap; see `first_at_or_after`."""
         assert self.head is not None
-        view = replace(self.view, newest=self.live)
+        view = self.head.view(self.log, self.damage)
         start = self.floor.current()
         return first_at_or_after(view, timestamp_ms, start=start, end=self.head.gap)
 

@@ -19,9 +19,9 @@ from sparkwal.protocol.records import WIDEST_PROBE, about_bytes, live_records
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, find_head
 from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import GLANCE, WHOLE, SlotRecord
-from sparkwal.protocol.view import LENIENT, STRICT, LogView
+from sparkwal.protocol.view import LogView
 from sparkwal.reading.floor import NEW_LOG, Floor, Looked, look_at_floors
-from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
+from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange, damage_policy
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import Checks, pack, pieces_of, read_pieces, split
 from sparkwal.reading.segments import Segments, read_records
@@ -396,8 +396,7 @@ def task_rows(
     floor = Floor(log, looked.log_id, clock, looked)
     pieces: Iterable[Piece] | None = task.pieces
     if pieces is None:
-        damage = STRICT if options.fail_on_data_loss else LENIENT
-        view = LogView(log, task.window, looked.log_id, damage=damage)
+        view = LogView(log, task.window, looked.log_id, damage=damage_policy(options))
         read = read_records if task.segmented else live_records
         live = read(view, task.start, task.end, size=WHOLE, at_once=WIDEST_PROBE)
         records = floor.usable(task.start, task.end, live)

@@ -42,9 +42,7 @@ class Segments:
     """The segments of one log, for the reader with this view."""
 
     def __init__(self, view: LogView) -> None:
-        self._log = view.log
-        self._window = view.window
-        self._log_id = view.log_id or ""
+        self._view = view
 
     def stretches(self, start: int, end: int) -> Iterator[Opened | range]:
         """Divide positions start … end−1, in order, into segments and ranges without one.
@@ -102,22 +100,23 @@ class Segments:
         if end - start < keys.BLOCK:
             return []
         try:
-            return listed_blocks(self._log, self._window, start, end)
+            return listed_blocks(self._view.log, self._view.window, start, end)
         except Refusal as refusal:
             # A policy from before there were segments lets a reader see the records alone.
-            events.emit(events.SegmentIgnored(self._log.url, "segments/", str(refusal)))
+            events.emit(events.SegmentIgnored(self._view.log.url, "segments/", str(refusal)))
             return []
 
     def _usable(self, blocks: Sequence[int]) -> dict[int, Opened]:
         """Open the segments of blocks, and return those that a reader may use."""
         opened: dict[int, Opened] = {}
-        for block, found in open_blocks(self._log, self._window, blocks):
+        log, window = self._view.log, self._view.window
+        for block, found in open_blocks(log, window, blocks):
             if isinstance(found, InvalidLogError):
-                key = keys.segment_key(self._log.prefix, block, self._window)
-                events.emit(events.SegmentIgnored(self._log.url, key, str(found)))
+                key = keys.segment_key(log.prefix, block, window)
+                events.emit(events.SegmentIgnored(log.url, key, str(found)))
             else:
                 opened[block] = found
-        return trusted_of(self._log, self._window, self._log_id, opened)
+        return trusted_of(log, window, self._view.log_id or "", opened)
 
 
 def read_records(

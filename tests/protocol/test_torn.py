@@ -405,6 +405,18 @@ def test_a_look_back_over_a_record_that_was_cut_off_later(
     assert [each.header.position for each in found if isinstance(each, SlotRecord)] == [6, 7, 8, 9]
 
 
+def test_verify_counts_the_records_in_flight_beside_one_that_was_cut_off_later(
+    query: Query, store: Tearing, log: LogStore
+) -> None:
+    for number in range(9):
+        query.microbatch(number, (number,))
+    with_late_knowledge(store, log, range(4, 8), decided=3)
+    cut(store, 5, 14)
+    report = verify_store(log, LOG)
+    assert any("is cut off" in problem for problem in report.problems), str(report)
+    assert (report.leaders, report.commits, report.dead) == (1, 8, 0)
+
+
 @pytest.mark.parametrize("lost", [[7], [6, 7], [5, 7]], ids=str)
 def test_a_torn_record_after_a_lost_one_does_not_hide_the_log(
     query: Query, store: Tearing, log: LogStore, lost: list[int]
