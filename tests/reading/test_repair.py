@@ -82,7 +82,15 @@ def test_a_repair_that_broke_off_is_run_again(path: Path) -> None:
 
 
 def test_a_sound_record_is_not_touched(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {file: file.stat() for file in (path / "batches").iterdir()}
+    def files() -> dict[Path, tuple[int, int, bytes]]:
+        """Which file each name is, when it was written, and its bytes."""
+        found = {}
+        for file in (path / "batches").iterdir():
+            status = file.stat()
+            found[file] = (status.st_ino, status.st_mtime_ns, file.read_bytes())
+        return found
+
+    before = files()
     read = LocalStore.get
     asked: list[str] = []
 
@@ -97,7 +105,7 @@ def test_a_sound_record_is_not_touched(path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(LocalStore, "get", flipped)
     for position in range(LAST + 1):
         assert not repair(str(path), position)
-    assert {file: file.stat() for file in (path / "batches").iterdir()} == before
+    assert files() == before
     assert "it is sound, so nothing was changed" in ran("repair", str(path), "1")
 
 
