@@ -22,8 +22,8 @@ from sparkwal.lifecycle.current import (
     refuse_parts,
     with_table,
 )
-from sparkwal.lifecycle.merging.keyed import holds, merged, older_rows, resolve, winners
-from sparkwal.lifecycle.merging.partial_rows import merge_partial, partial_columns
+from sparkwal.lifecycle.merging.keyed import holds, older_rows, resolve, winners
+from sparkwal.lifecycle.merging.merged_rows import merged, partial_columns
 from sparkwal.lifecycle.opening import open_table
 from sparkwal.lifecycle.table import SEQUENCE, ReadRows, ReadTable
 from sparkwal.options.reading import SourceOptions
@@ -31,6 +31,7 @@ from sparkwal.options.store import refuse
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, selected
+from sparkwal.reading.planning import folded_names
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -198,49 +199,24 @@ class Current:
         wide = self.schema if compaction.delete_when else narrow
         marked = wide.append(pa.field(COLUMNS, pa.string()))
         in_order = self._in_order(marked)
-        partial = self._partial_columns(wide.names)
-        if partial:
+        if self._is_partial(wide.names):
             rows = pa.Table.from_batches(in_order, marked)
-            last, deleted = self._merge_partial(rows, compaction, keys, by, partial)
         else:
-            last = winners(in_order, marked, keys, by)
-            deleted = holds(compaction.delete_when, last)
-            counts = self._newer_than_tombstones(last, deleted, compaction, keys, by)
-            last = last.filter(counts)
-            deleted = deleted.filter(counts)
+            rows = winners(in_order, marked, keys, by)
+        deleted = holds(compaction.delete_when, rows)
+        counts = self._newer_than_tombstones(rows, deleted, compaction, keys, by)
+        rows = rows.select([*needed, COLUMNS]).filter(counts)
         table = self._table_rows(narrow)
-        columns_of = last.column(COLUMNS)
-        yield from merged(table, last.select(needed), deleted, keys, by, columns_of)
+        yield from merged(table, rows, deleted.filter(counts), keys, by)
 
-    def _partial_columns(self, names: Sequence[str]) -> list[str]:
-        """The columns of these names that not all records of newer rows have."""
+    def _is_partial(self, names: Sequence[str]) -> bool:
+        """Whether a record of the newer rows lacks one of these columns."""
         plan = self._plan
         if plan.target is None or not plan.newer:
-            return []
+            return False
         common = common_columns(plan, self._ranges)
         partial = partial_columns(plan.target, common, plan.spark_schema, self._in_table)
-        return [name for name in names if name.lower() in partial]
-
-    def _merge_partial(
-        self,
-        rows: pa.Table,
-        compaction: Target,
-        keys: Sequence[str],
-        by: str,
-        partial: Sequence[str],
-    ) -> tuple[pa.Table, pa.ChunkedArray]:
-        """The merged row of each key, and which of them delete it. See `merge_partial`."""
-        deleted = holds(compaction.delete_when, rows)
-        if by:
-            counts = self._newer_than_tombstones(rows, deleted, compaction, keys, by)
-            rows = rows.filter(counts)
-            deleted = deleted.filter(counts)
-            table = self._table_rows(selected(self.schema, [*dict.fromkeys([*keys, by])]))
-            # A key that the table has twice is updated twice.
-            counts = pc.invert(older_rows(table, rows, keys, by, than_all=True))
-            rows = rows.filter(counts)
-            deleted = deleted.filter(counts)
-        return merge_partial(rows, deleted, keys, by, partial)
+        return not partial.isdisjoint(folded_names(names))
 
     def _newer_than_tombstones(
         self,

@@ -33,7 +33,7 @@ from sparkwal.lifecycle.delta.fitting import (
     type_problems,
 )
 from sparkwal.lifecycle.delta.row_rules import row_rules
-from sparkwal.lifecycle.merging.partial_rows import partial_columns
+from sparkwal.lifecycle.merging.merged_rows import partial_columns
 from sparkwal.lifecycle.table import Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords

@@ -67,7 +67,7 @@ def merged_partial_rows(
 ) -> DataFrame:
     """Merge the rows of each key in their order, as one range for each row would.
 
-    See `sparkwal.lifecycle.merging.partial_rows`, which does the same without Spark.
+    See `sparkwal.lifecycle.merging.merged_rows`, which does the same without Spark.
 
     Args:
         rows: as for `winning_rows`.
@@ -140,7 +140,7 @@ def after_merge(
     """The values of columns after a row `s` of the log replaced a row `t` of the table.
 
     The table's value stays if the record of `s` lacks the column. See
-    `sparkwal.lifecycle.merging.keyed.merged`, which does the same without Spark.
+    `sparkwal.lifecycle.merging.merged_rows`, which does the same without Spark.
 
     Args:
         names: the columns.

@@ -24,7 +24,7 @@ from sparkwal.lifecycle.current import (
     with_table,
 )
 from sparkwal.lifecycle.merging.keyed import resolve
-from sparkwal.lifecycle.merging.partial_rows import partial_columns
+from sparkwal.lifecycle.merging.merged_rows import partial_columns
 from sparkwal.lifecycle.opening import check_place
 from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log

@@ -27,6 +27,7 @@ from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
 from sparkwal.reading.verification import VerifyOptions
 from tests.docs.support import Support, parent
 from tests.docs.support import results as support_of_sparks
+from tests.lifecycle.partial_cases import CASES, LATE
 from tests.spark.ways import WAYS
 from tests.values.awkward import REFUSED
 from tests.values.doors import NO_DELTA, NO_JSON, NO_PANDAS, NO_PARQUET, NO_SQL
@@ -287,12 +288,28 @@ def values() -> str:
     return _lines(["reader or writer", "refuses"], rows)
 
 
+def merges() -> str:
+    """One row for each case of records that lack columns: a key's rows, and what a MERGE leaves."""
+
+    def cell(row: Mapping[str, Any] | None) -> str:
+        if not row:
+            return "none"
+        named = (f"{name}={json.dumps(row[name])}" for name in row if name != "gone")
+        return f"`{','.join([*(['delete'] if row.get('gone') else []), *named])}`"
+
+    rows = []
+    for case, (before, log, after) in {**CASES, **LATE}.items():
+        rows.append([case, cell(before), " ".join(map(cell, log)), cell(after)])
+    return _lines(["case", "in the table", "in the log", "in the table then"], rows)
+
+
 # The page and a heading in it → the first table after that heading.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("deploying.md", "## Which Spark, which Python"): sparks,
     ("deploying.md", "### Tested"): lambda: results_of_sparks(support_of_sparks()),
     ("events.md", "# Events"): events,
     ("security.md", "## Policies"): policies,
+    ("lifecycle.md", "### Records that lack columns"): merges,
     ("metrics.md", "## All metrics"): metrics,
     ("sql.md", "## Values that not all readers hold"): values,
     ("options.md", "## Triggers, modes and layouts"): ways,

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from sparkwal.errors import OptionError
-from sparkwal.lifecycle.merging import keyed
-from sparkwal.lifecycle.merging.keyed import merged, winners
-from sparkwal.reading.metadata import name_text
+from sparkwal.lifecycle.merging import keyed, merged_rows
+from sparkwal.lifecycle.merging.keyed import winners
+from sparkwal.lifecycle.merging.merged_rows import merged
+from sparkwal.reading.metadata import COLUMNS, name_text
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "long": (pa.int64(), [0, 1, -1, 2**62, None]),
@@ -24,11 +25,18 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
+def with_all(rows: pa.Table) -> pa.Table:
+    """The rows with COLUMNS, as of records that have all columns."""
+    names = " ".join(map(name_text, rows.column_names))
+    return rows.append_column(COLUMNS, pa.repeat(names, rows.num_rows))
+
+
 @pytest.mark.parametrize("by", ["", "n"])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_merge_is_a_dictionary(seed: int, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Table and tail together give one row for each key, for every size of a part."""
-    monkeypatch.setattr(keyed, "PART_ROWS", 7)
+    for module in (keyed, merged_rows):
+        monkeypatch.setattr(module, "PART_ROWS", 7)
     random_ = random.Random(seed)
     names = random_.sample(sorted(KEYS), random_.randrange(1, 4))
     fields = [(name, KEYS[name][0]) for name in names]
@@ -70,7 +78,7 @@ def test_a_merge_is_a_dictionary(seed: int, by: str, monkeypatch: pytest.MonkeyP
 
     won = winners(batches(tail), schema, names, by)
     assert won.num_rows == len(last)
-    found = merged(batches([*table.values()]), won, won.column("gone"), names, by)
+    found = merged(batches([*table.values()]), with_all(won), won.column("gone"), names, by)
     rows = [one["row"] for batch in found for one in batch.to_pylist()]
     assert sorted(rows) == sorted(one["row"] for one in expected.values())
 
@@ -82,7 +90,7 @@ def test_nan_is_one_key() -> None:
     tail = pa.RecordBatch.from_pylist([{"k": nan, "row": 2}, {"k": -nan, "row": 3}], schema)
     won = winners(iter([tail]), schema, ["k"], "")
     no = pa.chunked_array([[False] * won.num_rows])
-    found = pa.Table.from_batches(merged(iter([table]), won, no, ["k"], ""))
+    found = pa.Table.from_batches(merged(iter([table]), with_all(won), no, ["k"], ""))
     assert found.column("row").to_pylist() == [3]
 
 
@@ -97,8 +105,10 @@ def after_merge(
     rows = [pa.RecordBatch.from_pylist(each, schema) for each in (table, tail)]
     won = winners(iter([rows[1]]), schema, ["k"], by)
     gone = pa.chunked_array([[row["v"] == "gone" for row in won.to_pylist()]], pa.bool_())
-    names = None if columns_of is None else pa.chunked_array([columns_of], pa.string())
-    found = merged(iter([rows[0]]), won, gone, ["k"], by, names)
+    marked = with_all(won)
+    if columns_of is not None:
+        marked = won.append_column(COLUMNS, pa.array(columns_of))
+    found = merged(iter([rows[0]]), marked, gone, ["k"], by)
     return sorted((row for batch in found for row in batch.to_pylist()), key=repr)
 
 
@@ -178,3 +188,6 @@ def test_types_that_arrow_cannot_compare_need_spark(key: str, by: str) -> None:
     row = pa.RecordBatch.from_pylist([{"k": 1, "list": [1], "struct": {"k": 1}}], schema)
     with pytest.raises(OptionError, match="read_current"):
         winners(iter([row]), schema, [key], by)
+    no = pa.chunked_array([[False]])
+    with pytest.raises(OptionError, match="read_current"):
+        list(merged([row], with_all(pa.Table.from_batches([row])), no, [key], by))

@@ -14,10 +14,11 @@ import pytest
 
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.format.schema import from_arrow
-from sparkwal.lifecycle.merging.keyed import merged, older_rows
-from sparkwal.lifecycle.merging.partial_rows import merge_partial
+from sparkwal.lifecycle.merging.keyed import older_rows
+from sparkwal.lifecycle.merging.merged_rows import merged
 from sparkwal.reading.metadata import COLUMNS, name_text
 from tests.lifecycle.lakes import Lake
+from tests.lifecycle.partial_cases import CASES, LATE
 from tests.lifecycle.partial_model import Model, Row, counted
 
 if TYPE_CHECKING:
@@ -72,15 +73,8 @@ def by_arrow(
         pairs = [{"k": key, "n": n} for key, n in deleted]
         tombstones = pa.Table.from_pylist(pairs, IN_TABLE)
         counts = pc.or_(deletes, pc.invert(older_rows(tombstones.to_batches(), rows, ["k"], by)))
-        rows = rows.filter(counts)
-        is_older = older_rows(table.to_batches(), rows, ["k"], by, than_all=True)
-        rows = rows.filter(pc.invert(is_older))
-        deletes = rows["gone"]
-    last, gone = merge_partial(rows, deletes, ["k"], by, PARTIAL)
-    columns_of = last[COLUMNS]
-    batches = merged(
-        iter(table.to_batches()), last.select(IN_TABLE.names), gone, ["k"], by, columns_of
-    )
+        rows, deletes = rows.filter(counts), deletes.filter(counts)
+    batches = merged(table.to_batches(), rows, deletes, ["k"], by)
     return pa.Table.from_batches(batches, IN_TABLE).to_pylist()
 
 
@@ -99,61 +93,6 @@ def by_spark(spark: SparkSession, before: Iterable[Row], tail: list[Row], by: st
     last = merged_partial_rows(rows, target, table, PARTIAL, is_own=True)
     found = read_current._merged(table, last, target.keys, by, in_table)
     return [row.asDict() for row in found.collect()]
-
-
-V, W = {"v": 1}, {"w": [1]}
-GONE = {"gone": True}
-TABLE = {**V, **W, "own": "own"}
-# The table's row of a key, the rows of the log with the columns that their records have, and the
-# table's row after them.
-CASES: dict[str, tuple[Row | None, list[Row], Row | None]] = {
-    "a column of no record keeps the table's value": (
-        TABLE,
-        [{"v": 2, "w": [2]}],
-        {"v": 2, "w": [2], "own": "own"},
-    ),
-    "a column that the record lacks keeps the table's value": (
-        TABLE,
-        [{"v": 2}],
-        {**TABLE, "v": 2},
-    ),
-    "a null is a value": (TABLE, [{"v": None, "w": None}], {"own": "own"}),
-    "a null of an earlier row is one too": (TABLE, [{"w": None}, {"v": 2}], {"v": 2, "own": "own"}),
-    "each column has its newest value": (
-        TABLE,
-        [{"w": [2]}, {"v": 3}, {"w": [4]}],
-        {**TABLE, "v": 3, "w": [4]},
-    ),
-    "a new key keeps the value of the row before it": (None, [W, V], {**V, **W}),
-    "a new key has null without such a row": (None, [V], V),
-    "a deleted row of the table leaves nothing": (TABLE, [GONE, {"v": 2}], {"v": 2}),
-    "a deleted row of the log leaves nothing": (None, [{**V, **W}, GONE, {"v": 2}], {"v": 2}),
-    "a delete takes no values along": (TABLE, [{**GONE, "w": [2]}, {"v": 2}], {"v": 2}),
-    "the last row deletes": (TABLE, [{"v": 2}, GONE], None),
-}
-# The same with a sequence `n`.
-LATE: dict[str, tuple[Row | None, list[Row], Row | None]] = {
-    "a row that is older than the table's gives nothing": (
-        {**TABLE, "n": 5.0},
-        [{"n": 4.0, "w": [2]}, {"n": 6.0, "v": 2}],
-        {**TABLE, "n": 6.0, "v": 2},
-    ),
-    "a row that is older than one before it gives nothing": (
-        None,
-        [{"n": 3.0, **W}, {"n": 1.0, "w": [2]}, {"n": 4.0, **V}],
-        {"n": 4.0, **V, **W},
-    ),
-    "a row of the same sequence counts": (
-        {**TABLE, "n": 5.0},
-        [{"n": 5.0, "v": 2}],
-        {**TABLE, "n": 5.0, "v": 2},
-    ),
-    "a late delete deletes nothing": (
-        {**TABLE, "n": 5.0},
-        [{"n": 4.0, **GONE}, {"n": 6.0, "v": 2}],
-        {**TABLE, "n": 6.0, "v": 2},
-    ),
-}
 
 
 @pytest.mark.parametrize(("by", "cases"), [("", CASES), ("n", {**CASES, **LATE})])

@@ -211,8 +211,6 @@ def test_a_tombstone_counts_for_rows_that_are_older() -> None:
     kept = each((-0.0, 6), (NAN, 1), (NAN, 7), (None, 1), (1.0, 9), (4.0, 9), (2.0, 2))
     found = older_rows(iter(kept.to_batches(2)), tail, ["k"], "n")
     assert found.to_pylist() == [True, True, True, False, True, False]
-    found = older_rows(iter(kept.to_batches(2)), tail, ["k"], "n", than_all=True)
-    assert found.to_pylist() == [True, False, True, False, True, False]
 
 
 def test_a_place_that_has_none_beside_it_or_is_the_logs_is_refused() -> None:

@@ -5,7 +5,7 @@ evaluated only if it means the same without Spark: it compares columns with lite
 or names columns of booleans.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import reduce
 from itertools import chain
@@ -18,7 +18,6 @@ from pyarrow import types
 from sparkwal.errors import OptionError
 from sparkwal.format.schema import gathered
 from sparkwal.lifecycle.merging import condition
-from sparkwal.reading.metadata import name_text
 
 # Rows are processed in parts of this size: Arrow builds an index of the winners for each part.
 PART_ROWS = 1_000_000
@@ -146,17 +145,14 @@ def older_rows(
     rows: pa.Table,
     keys: Sequence[str],
     sequence_by: str,
-    *,
-    than_all: bool = False,
 ) -> pa.ChunkedArray:
     """Find the rows whose key has a later sequence elsewhere.
 
     Args:
-        others: rows of the table, or its tombstones, with the keys and the sequence of `rows`.
+        others: the tombstones of a table, with the keys and the sequence of `rows`.
         rows: rows of the log.
         keys: the key columns.
         sequence_by: the column of the sequence.
-        than_all: a row is older only if each of `others` with its key is later.
 
     Returns:
         For each of `rows` whether it is older.
@@ -167,75 +163,9 @@ def older_rows(
     for part in gathered(others, PART_BYTES, PART_ROWS):
         pairs = pa.table({"key": index.find(part), "by": part.column(sequence_by)})
         same_keys = pa.concat_tables([same_keys, pairs.filter(pairs["key"].is_valid())])
-    order = sorted_by(same_keys["by"])
-    ordered = same_keys.take(order[::-1] if than_all else order)
-    compared = winners(ordered.to_batches(), ordered.schema, ["key"], "")
-    matches = pc.index_in(index.find(rows), value_set=compared["key"].combine_chunks())
-    return pc.and_(is_later(compared["by"].take(matches), rows[sequence_by]), matches.is_valid())
-
-
-def merged(
-    batches: Iterator[pa.RecordBatch],
-    tail: pa.Table,
-    deleted: pa.ChunkedArray,
-    keys: Sequence[str],
-    sequence_by: str,
-    columns_of: pa.ChunkedArray | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a table after a MERGE of the log's winning rows.
-
-    A row that replaces another keeps the values of the columns that its record lacks.
-
-    Args:
-        batches: the table's rows, with the columns of `tail`.
-        tail: the log's winning rows, one for each key.
-        deleted: which of them delete their key.
-        keys: the key columns.
-        sequence_by: the column whose greater value wins, or "".
-        columns_of: the names of the columns that the record of each of them has, as
-            `metadata.names_text`. None: all have all columns.
-    """
-    if not tail.num_rows:
-        yield from batches
-        return
-    index = KeyIndex(tail, keys)
-    stays = pc.invert(deleted)
-    # The numbers of the rows of `tail` whose keys are in the table.
-    matched: list[pa.Array] = []
-    for part in gathered(batches, PART_BYTES, PART_ROWS):
-        row_numbers = index.find(part)
-        replaced = row_numbers.is_valid()
-        matched.append(pc.unique(row_numbers.drop_null()))
-        if sequence_by:
-            old = part.column(sequence_by)
-            new = tail.column(sequence_by).take(row_numbers)
-            replaced = pc.and_(replaced, pc.invert(is_later(old, new)))
-        yield from part.filter(pc.invert(replaced)).to_batches()
-        # The table may have several rows of a key: replace each of them.
-        before = part.filter(replaced)
-        numbers = row_numbers.filter(replaced)
-        after = tail.take(numbers)
-        if columns_of is not None:
-            after = _with_kept(after, before, columns_of.take(numbers), keys)
-        yield from after.filter(stays.take(numbers)).to_batches()
-    order = pa.array(range(tail.num_rows), pa.int32())
-    in_table = pc.is_in(order, value_set=pa.concat_arrays([pa.array([], pa.int32()), *matched]))
-    yield from tail.filter(pc.and_(stays, pc.invert(in_table))).to_batches()
-
-
-def _with_kept(
-    after: pa.Table, before: pa.Table, columns_of: pa.ChunkedArray, keys: Sequence[str]
-) -> pa.Table:
-    """The rows `after` with the values of `before` in the columns that their records lack."""
-    rows = pa.array(range(after.num_rows), pa.int64())
-    for number, name in enumerate(after.column_names):
-        has = pc.match_substring(columns_of, name_text(name))
-        if name in keys or pc.all(has, min_count=0).as_py():
-            continue
-        both = pa.chunked_array([*after.column(name).chunks, *before.column(name).chunks])
-        column = both.take(pc.if_else(has, rows, pc.add(rows, len(rows))))
-        after = after.set_column(number, after.field(number), column)
-    return after
+    latest = winners(same_keys.to_batches(), same_keys.schema, ["key"], "by")
+    matches = pc.index_in(index.find(rows), value_set=latest["key"].combine_chunks())
+    return pc.and_(is_later(latest["by"].take(matches), rows[sequence_by]), matches.is_valid())
 
 
 class KeyIndex:
