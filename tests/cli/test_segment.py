@@ -1,13 +1,15 @@
-"""`sparkwal segment` on a log of more than a block."""
+"""`sparkwal segment` on a log of more than a block, which is short here."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import sparkwal
 from sparkwal.appender.appender import Appender
+from sparkwal.format import keys
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.cli.logs import document, ran
@@ -29,8 +31,11 @@ def long_log(folder: Path, commits: int) -> str:
     return str(folder)
 
 
-def test_segment_makes_what_is_missing_and_replaces_what_is_damaged(tmp_path: Path) -> None:
-    path = long_log(tmp_path / "log", 1100)
+def test_segment_makes_what_is_missing_and_replaces_what_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "BLOCK", 100)
+    path = long_log(tmp_path / "log", 110)
     expected = sparkwal.Log(path).scan(include_metadata=True).read_all()
     records = document("sql", path, "SELECT count(*) AS records, sum(rows) AS rows FROM records")
     reported = document("segment", path)
@@ -49,5 +54,5 @@ def test_segment_makes_what_is_missing_and_replaces_what_is_damaged(tmp_path: Pa
     reported = document("segment", path)
     assert (reported["made"], reported["replaced"], reported["before"]) == (1, 1, 0)
     assert "sound" in ran("verify", path)
-    assert "segments of 1,000 records" in ran("segment", path)
+    assert "segments of 100 records" in ran("segment", path)
     assert document("segment", path)["made"] == 0
