@@ -25,7 +25,6 @@ LONG_FUNCTIONS = {
     "sparkwal/cli/operate.py:collect",
     "sparkwal/cli/queries.py:diff",
     "sparkwal/cli/report.py:document",
-    "sparkwal/reading/history.py:_walk",
     "sparkwal/reading/rows.py:read_pieces",
     "sparkwal/reading/verification.py:verify_store",
     "sparkwal/spark/keyed_rows.py:merged_partial_rows",
@@ -33,7 +32,6 @@ LONG_FUNCTIONS = {
 }
 # These have more parameters. The last two are those of an option each.
 WIDE_FUNCTIONS = {
-    "sparkwal/reading/history.py:_walk",
     "sparkwal/lifecycle/coordinator.py:__init__",
     "sparkwal/spark/delta_lifecycle.py:__init__",
 }

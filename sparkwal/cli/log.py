@@ -141,7 +141,7 @@ def command(
     damage.report = notify
     while follows:
         for entry in follower.new():
-            if isinstance(entry, Collected) or not is_seal(entry):
+            if not is_seal(entry):
                 click.echo(line(entry))
         wait(interval)
     damage.check()

@@ -31,12 +31,16 @@ class Opened:
         block: the number of its block.
         segment: its front.
         data: the bytes of its records.
+        start: the first position of the block.
+        stop: the position after its last one.
     """
 
     def __init__(self, block: int, segment: Segment, data: bytes) -> None:
         self.block = block
         self.segment = segment
         self.data = data
+        self.start = block * keys.BLOCK
+        self.stop = self.start + keys.BLOCK
         self._copies: list[Copy] = []
 
     def decode(self) -> None:

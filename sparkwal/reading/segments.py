@@ -61,20 +61,22 @@ class Segments:
                 segment = decoded(usable.pop(block, None))
                 if segment is None:
                     continue
-                begin = max(block * keys.BLOCK, start)
-                if reached < begin:
-                    yield range(reached, begin)
+                if reached < segment.start:
+                    yield range(reached, segment.start)
                 yield segment
-                reached = min((block + 1) * keys.BLOCK, end)
+                reached = min(segment.stop, end)
         if reached < end or start == end:
             yield range(reached, end)
 
     def newest_first(self, start: int, end: int) -> Iterator[Opened | range]:
         """As `stretches`, from the last stretch to the first. It opens segments when they are
         needed.
+
+        The first stretch is the range of the last thousand positions: the caller may stop early.
         """
-        reached = end
-        blocks = self.listed(start, end)
+        reached = max(start, end - keys.BLOCK)
+        yield range(reached, end)
+        blocks = self.listed(start, reached)
         size = 1
         while blocks:
             group, blocks = blocks[:size], blocks[size:]
@@ -84,11 +86,10 @@ class Segments:
                 segment = decoded(usable.pop(block, None))
                 if segment is None:
                     continue
-                after = min((block + 1) * keys.BLOCK, end)
-                if after < reached:
-                    yield range(after, reached)
+                if segment.stop < reached:
+                    yield range(segment.stop, reached)
                 yield segment
-                reached = max(block * keys.BLOCK, start)
+                reached = max(segment.start, start)
         if start < reached:
             yield range(start, reached)
 

@@ -116,11 +116,7 @@ def checked_slots(
         stretches = Segments(view).stretches(start, end)
     positions = _Positions(log, window, listed)
     for stretch in stretches:
-        if isinstance(stretch, range):
-            part = stretch
-        else:
-            first = stretch.block * keys.BLOCK
-            part = range(max(first, start), min(first + keys.BLOCK, end))
+        part = range(max(stretch.start, start), min(stretch.stop, end))
         if isinstance(stretch, range) or stretch.block not in trusted:
             yield from run_parallel(log.store, fetch, positions.of(part, problem))
             continue
