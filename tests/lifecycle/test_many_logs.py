@@ -157,19 +157,36 @@ def test_a_log_whose_column_has_another_type_stops_no_other(lives: Lives) -> Non
         wanted = [0, 2, 3]
 
 
-def test_a_quiet_path_puts_no_record(lives: Lives) -> None:
-    for name in ("a", "b"):
+@pytest.mark.parametrize("logs", [1, 50])
+def test_each_cycle_makes_exactly_these_requests(lives: Lives, logs: int) -> None:
+    """Without those of the table, which reads the rows by another store."""
+    names = [f"s{number:02d}" for number in range(logs)]
+    for name in names:
         lives.write(name)
+    aside = MemoryStore()
+    aside.objects = lives.store.objects
+    lives.table = ModelTable(LogStore(aside, "wal"))
     process = lives.process()
-    process.run_all()
-    process.run_all()
+    lives.requests()
+    assert {*compacted(process.run_all())} == {*names}
+    # LISTs: the log at the path, those under it, and the chain; then the consumers of the path and
+    # of the logs under it. GETs: each head, and the ages of two records. PUTs: intent, done, floor.
+    assert lives.requests() == {"LIST": 5, "GET": logs + 2, "PUT": 3}
     before = newest_record(lives.root)
     lives.requests()
     assert compacted(process.run_all()) == {}
-    # The chain, the log at the path, the logs under it.
-    made = lives.requests()
-    assert made["list"] + made["get"] <= 5
+    # The same three LISTs, the newest record of the chain, and the two ages.
+    assert lives.requests() == {"LIST": 3, "GET": 3}
     assert newest_record(lives.root) == before
+    for _ in range(2):
+        lives.later(GRACE_MS + 1)
+        process.run_all()
+    # A record without rows is another object: the heads are read again, once.
+    process.run_all()
+    lives.requests()
+    assert compacted(process.run_all()) == {}
+    # Nothing waits for the grace any more.
+    assert lives.requests() == {"LIST": 3, "GET": 1}
 
 
 def test_many_new_commits_of_a_writer_with_one_in_flight_cost_one_get(lives: Lives) -> None:
