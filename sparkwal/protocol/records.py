@@ -91,8 +91,9 @@ class _Requests:
             self.likely = min(self._size, self._largest)
 
 
-class _Judge:
-    """Judges the slots of a read, from its first one on.
+class Judge:
+    """Judges the slots of a read, from its first one on. The view's policy gets torn records that
+    were complete once.
 
     Args:
         view: the view of the reader.
@@ -124,11 +125,12 @@ class _Judge:
             return [slot] if isinstance(slot, SlotRecord) and self.run.live is slot else []
         try:
             return self.run.add(slot)
-        except TornRecord as error:
+        except TornRecord:
             report = self._view.damage.report
             if report is None:
                 raise
-            report(error)
+            for torn in self.run.torn:
+                report(torn)
             return [*self.run.give_up(), *self.run.add(slot)]
 
     def settled(self, end: int) -> Iterator[SlotRecord]:
@@ -183,7 +185,7 @@ def live_records(
     damage = view.damage
     log_id = view.log_id
     requests = _Requests(view, start, end, size)
-    judge = _Judge(view, term)
+    judge = Judge(view, term)
     for position, front in _fetched(view, requests, cached, at_once):
         try:
             # Decode in this thread: decoding threads would wait for each other.

@@ -17,11 +17,11 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.types import boolean, option
 from sparkwal.protocol.archive import read_archive
-from sparkwal.protocol.liveness import Run, last_live
+from sparkwal.protocol.records import Judge
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import SlotRecord, TornRecord, copied
-from sparkwal.protocol.view import LogView, Slot
+from sparkwal.protocol.view import DamagePolicy, LogView, Slot
 from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.rows import pieces_of, read_pieces, split
 from sparkwal.reading.segmenting import CheckedSegments, check_segments
@@ -182,7 +182,7 @@ def verify_store(
         return report
     if report.floor > head.gap:
         report.problems.append(str(ends_before(log.url, head.gap, report.floor)))
-    named, chain = set[str](), _Chain(log, report)
+    named, chain = set[str](), _Chain(log, window, report)
     has_blocks = report.head + 1 >= keys.BLOCK
     segments = CheckedSegments()
     if fast and has_blocks:
@@ -275,13 +275,19 @@ def _waiting(torn: TornRecord) -> str:
 class _Chain:
     """Counts the live records, and checks the rules that hold from one to the next."""
 
-    def __init__(self, log: LogStore, report: Report) -> None:
+    def __init__(self, log: LogStore, window: int, report: Report) -> None:
         self._log = log
+        self._window = window
         self._report = report
-        self._run = Run()
-        # The last live record. Its term may come from below the floor.
+        self._judge = Judge(LogView(log, window, damage=DamagePolicy(report=self._cut_off)), None)
+        # The last live record, perhaps one below the floor.
         self._live: SlotRecord | None = None
         self._archives: dict[str, QueryProgress | None] = {}
+
+    def _cut_off(self, torn: InvalidLogError) -> None:
+        if torn.position is not None and torn.position >= self._report.floor:
+            problem = _with_advice(self._log, torn.position, torn, self._window)
+            self._report.problems.append(problem)
 
     def add(self, slot: Slot) -> list[SlotRecord]:
         """Count the record of the next slot, and compare it with the live one before.
@@ -290,40 +296,24 @@ class _Chain:
             The records that are live by now and were not returned before.
         """
         report = self._report
+        passed = len(self._judge.run.passed) if self._judge.run is not None else 0
+        live = [each for each in self._judge.add(slot) if each.header.position >= report.floor]
+        run = self._judge.run
+        assert run is not None
         if isinstance(slot, TornRecord):
-            return self._run.add(slot)
-        header = slot.header
-        run = self._begun(slot)
-        report.dead += 1
-        passed = len(run.passed)
-        try:
-            live = run.add(slot)
-        except TornRecord:
-            report.problems += (
-                _with_advice(self._log, torn.position, torn, header.window) for torn in run.torn
-            )
-            live = [*run.give_up(), *run.add(slot)]
+            return live
         report.torn += (
             f"{torn.name}: torn, {torn.size} bytes. It was not acknowledged, and the log "
-            f"continues at position {header.position}"
+            f"continues at position {slot.header.position}"
             for torn in run.passed[passed:]
+            if torn.position >= report.floor
         )
+        report.dead += 1
+        if self._live is None and not live:
+            self._live = run.live
         for record in live:
             self._count(record)
         return live
-
-    def _begun(self, record: SlotRecord) -> Run:
-        """The verdict so far. A record below the floor may have killed the first one above it."""
-        header, report = record.header, self._report
-        if self._live is None and header.position == report.floor > 0:
-            try:
-                live = last_live(LogView(self._log, header.window), record)
-            except InvalidLogError as error:
-                report.problems.append(str(error))
-                return self._run
-            if live is not record:
-                self._live, self._run = live, Run(live.header.term)
-        return self._run
 
     def _count(self, record: SlotRecord) -> None:
         header, report = record.header, self._report
@@ -341,7 +331,8 @@ class _Chain:
 
     def end(self, head: Head) -> None:
         """Report the torn records that no leader passed over."""
-        by_position = {torn.position: torn for torn in (*self._run.torn, *head.torn)}
+        waiting = self._judge.run.torn if self._judge.run is not None else ()
+        by_position = {torn.position: torn for torn in (*waiting, *head.torn)}
         self._report.torn += map(_waiting, by_position.values())
 
     def _against(self, header: SlotHeader, last: SlotHeader) -> Iterator[str]:
