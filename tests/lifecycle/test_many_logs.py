@@ -66,10 +66,14 @@ class Lives:
                 wal.append([{"v": len(self.written)}]).result()
                 self.written.append(len(self.written))
 
-    def process(self, store: MemoryStore | None = None, **others: object) -> Coordinator:
+    def process(
+        self, store: MemoryStore | None = None, *, name: str = keys.ROOT, **others: object
+    ) -> Coordinator:
+        """A coordinator, which was opened for the log of this name."""
         arguments = {"policy": AT_ONCE, "table": self.table, **others}
         arguments = {"gc_grace_ms": GRACE_MS, "clock": self.timed.clock, **arguments}
-        log = LogStore(store, "wal") if store is not None else self.root
+        root = LogStore(store, "wal") if store is not None else self.root
+        log = root if name == keys.ROOT else root.sequencer(name)
         return Coordinator(log, host="here", **arguments)  # type: ignore[arg-type]
 
     def later(self, ms: int) -> None:
