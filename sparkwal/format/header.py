@@ -294,7 +294,8 @@ class SegmentHeader(Header):
         records: the number of live records in the block.
         last: the last live record in the block.
         follows: the last live record before the block, or None.
-        witness: the first live record after the block whose `decided` reaches the block's end.
+        witness: the first live record after the block whose `decided` reaches the block's end, or
+            else its last record, if that has decided all before it.
         frames: the frames of the records, then those of their rows.
     """
 
@@ -411,8 +412,8 @@ def _check_segment(header: SegmentHeader, location: str) -> None:
     before = header.follows.position if header.follows else -1
     if not before < header.first or not header.last.position <= header.position:
         raise InvalidLogError(f"{location}: its records are not those of its block")
-    if header.witness.position <= header.position:
-        raise InvalidLogError(f"{location}: its witness is not after its block")
+    if header.witness.position <= header.position and header.witness != header.last:
+        raise InvalidLogError(f"{location}: its witness is neither after its block nor its last")
     if any(one.end != other.offset for one, other in pairwise(header.frames)):
         raise InvalidLogError(f"{location}: its frames do not follow each other")
 

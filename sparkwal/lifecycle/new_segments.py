@@ -7,7 +7,7 @@ from sparkwal.format import keys
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.segmenting import make_segments
+from sparkwal.reading.segmenting import decided_before, make_segments
 from sparkwal.store.base import LogStore, Refusal
 
 # The limit of segments that one run makes: the next run continues.
@@ -55,7 +55,7 @@ class SegmentMaker:
             self._log_id = header.log_id
             self._next = 0
             self._without = set()
-        end = (header.decided + 1) // keys.BLOCK
+        end = decided_before(header) // keys.BLOCK
         if end <= self._next:
             return 0
         log = LogRange(SourceOptions(path=self._log.url), self._sequencer, self._log)

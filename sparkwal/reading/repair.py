@@ -337,7 +337,7 @@ def give_up_record(log: LogStore, number: int) -> None:
     }
     shared["schema_crc32"] = arrowfile.schema_crc(before.spark_schema)
     header = LeaderHeader(**{**shared, "reason": "the record that was here is given up"})
-    if position - position % keys.BLOCK + keys.BLOCK <= head.position:
+    if position - position % keys.BLOCK + keys.BLOCK <= head.gap:
         # Its witness knew the lost record, so readers would still use it.
         log.store.delete(keys.segment_key(log.prefix, position // keys.BLOCK, head.window))
     if not put_leader(log, header, before.spark_schema):

@@ -11,7 +11,7 @@ import pyarrow as pa
 from sparkwal import events
 from sparkwal.errors import CollectedError, InvalidLogError, NewerFormatError
 from sparkwal.format import arrowfile, keys, schema
-from sparkwal.format.header import Mark, SegmentHeader
+from sparkwal.format.header import Mark, SegmentHeader, SlotHeader
 from sparkwal.format.merging import narrower
 from sparkwal.format.segment import (
     LARGEST_PART,
@@ -59,12 +59,21 @@ class Made:
     bytes: int = 0
 
 
+def decided_before(header: SlotHeader) -> int:
+    """The position before which a live record, in its slot, shows that all records are decided."""
+    # SAFETY(segment-ends-decided) §13: a record that has decided all before it decides its own
+    # position too
+    if header.decided == header.position - 1:
+        return header.position + 1
+    return header.decided + 1
+
+
 def decided_blocks(log: LogRange) -> range:
     """The blocks of a log that has looked of which no record changes or may be deleted."""
     if log.live is None:
         return range(0)
     first = -(-log.floor.current() // keys.BLOCK)
-    return range(first, max((log.live.header.decided + 1) // keys.BLOCK, first))
+    return range(first, max(decided_before(log.live.header) // keys.BLOCK, first))
 
 
 def make_segments(
@@ -245,8 +254,7 @@ def _problem(log: LogRange, block: int, fault: str) -> str:
 def _difference(log: LogRange, block: int) -> str:
     """The difference between a segment and the records that it copies, or "" without one."""
     try:
-        key = keys.segment_key(log.log.prefix, block, log.window)
-        is_equal = holds(log.log.store, key, segment_of(log, block))
+        is_equal = _is_copy(log, block)
     except (InvalidLogError, NotFound, Unfit):
         # The check of the records reports it.
         return ""
@@ -271,7 +279,7 @@ def delete_damaged(log: LogRange, block: int) -> bool:
     key = keys.segment_key(log.log.prefix, block, log.window)
     fault = unusable_blocks(log, blocks, whole=True).get(block)
     try:
-        if holds(log.log.store, key, segment_of(log, block)):
+        if _is_copy(log, block):
             return False
     except InvalidLogError as error:
         if fault is None:
@@ -305,24 +313,40 @@ def segment_of(log: LogRange, block: int) -> bytes:
         InvalidLogError: a record is missing or damaged.
         CollectedError: the floor passed the block.
     """
+    return next(_segments_of(log, block))
+
+
+def _is_copy(log: LogRange, block: int) -> bool:
+    """Whether the segment of a block is a copy of the records there. Raises as `segment_of`."""
+    key = keys.segment_key(log.log.prefix, block, log.window)
+    return any(holds(log.log.store, key, body) for body in _segments_of(log, block))
+
+
+def _segments_of(log: LogRange, block: int) -> Iterator[bytes]:
+    """Do `segment_of`, and then encode the segment that was made while the log ended there."""
     first = block * keys.BLOCK
     try:
-        body = _segment_of(log, first, first + keys.BLOCK)
+        for read in _read(log, first, first + keys.BLOCK):
+            body = encoded(log.log.without_copies, read, check=log.floor.check)
+            # SAFETY(segment-floor-after-read) §13: a maker checks the floor after it read: late
+            # PUTs may have filled collected slots
+            log.floor.check(first)
+            yield body
     except InvalidLogError:
         # A collection may have deleted the missing record: then that is the error.
         log.floor.check(first)
         raise
-    # SAFETY(segment-floor-after-read) §13: a maker checks the floor after it read: late PUTs may
-    # have filled collected slots
-    log.floor.check(first)
-    return body
 
 
-def _segment_of(log: LogRange, first: int, after: int) -> bytes:
-    """Do `segment_of` for positions first … after−1, without a look at the floor.
+def _read(log: LogRange, first: int, after: int) -> Iterator[Block]:
+    """Read the block of positions first … after−1, without a look at the floor.
+
+    Yields:
+        The block with the first witness after it, if there is one; and with its last record as
+        witness, if that is one.
 
     Raises:
-        Unfit: the block can have no segment.
+        Unfit: no record shows that it is decided.
         InvalidLogError: a record is missing or damaged.
     """
     # One record before the block, and those after it up to its witness.
@@ -332,17 +356,24 @@ def _segment_of(log: LogRange, first: int, after: int) -> bytes:
     records = live_records(view, begin, log.gap, size=GLANCE, at_once=WIDEST_PROBE)
     follows: Mark | None = None
     of_block: list[SlotRecord] = []
+    witnesses: list[Mark] = []
     for record in records:
         position = record.header.position
         if position < first:
             follows = mark_of(record)
-        elif position < after:
+            continue
+        if position < after:
             of_block.append(record)
-        # SAFETY(segment-decided) §13: a record after the block proves that it is decided
-        elif record.header.decided >= after - 1:
-            read = Block(after - 1, of_block, follows, mark_of(record))
-            return encoded(log.log.without_copies, read, check=log.floor.check)
-    raise Unfit("no record after the block shows that it is decided")
+        # SAFETY(segment-decided) §13: a record from the block's last one on proves that it is
+        # decided
+        if decided_before(record.header) >= after:
+            witnesses.insert(0, mark_of(record))
+            if position >= after:
+                break
+    if not witnesses:
+        raise Unfit("no record shows that it is decided")
+    for witness in witnesses:
+        yield Block(after - 1, of_block, follows, witness)
 
 
 @dataclass(frozen=True)
@@ -353,7 +384,7 @@ class Block:
         last_position: its last position.
         records: its live records.
         follows: the mark of the last live record before it.
-        witness: the mark of the first record after it whose `decided` reaches its end.
+        witness: the mark of the record that proves that it is decided.
     """
 
     last_position: int

@@ -41,13 +41,13 @@ def test_a_run_makes_what_is_missing_and_asks_for_nothing_until_the_next_block(
         query.microbatch(batch_id, (batch_id,))
     maker = SegmentMaker(log_of(store), "default")
     assert maker.run(find_head(log_of(store))) == 2
-    for batch_id in range(2 * BLOCK + 1, 3 * BLOCK - 1):
+    for batch_id in range(2 * BLOCK + 1, 3 * BLOCK - 2):
         query.microbatch(batch_id, (batch_id,))
     head = find_head(log_of(store))
     store.counts.clear()
     assert maker.run(head) == 0
     assert store.counts == {}
-    for batch_id in range(3 * BLOCK - 1, 3 * BLOCK + 2):
+    for batch_id in range(3 * BLOCK - 2, 3 * BLOCK + 2):
         query.microbatch(batch_id, (batch_id,))
     head = find_head(log_of(store))
     store.counts.clear()

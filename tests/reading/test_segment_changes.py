@@ -216,7 +216,7 @@ def test_a_segment_with_released_rows_is_deleted_although_a_consumer_reads_its_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collection, "KEPT_SLOTS", 3)
-    store = small_commits(tmp_path, 6 * BLOCK)
+    store = small_commits(tmp_path, 6 * BLOCK - 1)
     log = log_of(store)
     segmented(store)
     position = 2 * BLOCK + 3
@@ -240,9 +240,9 @@ def test_a_collection_deletes_the_segments_that_no_reader_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collection, "KEPT_SLOTS", 3)
-    former = small_commits(tmp_path / "former", 8 * BLOCK)
+    former = small_commits(tmp_path / "former", 8 * BLOCK - 1)
     segmented(former)
-    store = small_commits(tmp_path / "new", 5 * BLOCK)
+    store = small_commits(tmp_path / "new", 5 * BLOCK - 1)
     segmented(store)
     log = log_of(store)
     first, second, third, fourth = segments_in(store)

@@ -17,14 +17,18 @@ from sparkwal.format import arrowfile, keys, schema
 from sparkwal.format.header import SegmentHeader, crc_hex, to_json, to_metadata
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import SlotRecord
 from sparkwal.reading import planning, segmenting
 from sparkwal.reading.history import walk
 from sparkwal.reading.planning import Budget, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.repair import give_up_record
+from sparkwal.reading.segmenting import delete_damaged
 from sparkwal.reading.verification import verify_store
 from sparkwal.store.base import Page, Refusal
 from sparkwal.testing.memory import MemoryStore
+from tests.appender.faulty_store import FaultyStore
+from tests.logs import until
 from tests.reading.collected import move_floor
 from tests.reading.segmented import (
     BLOCK,
@@ -244,9 +248,9 @@ def test_a_header_that_lies_is_one_event(tmp_path: Path, seen: list[Event]) -> N
 def test_a_log_made_again_at_the_path_ignores_the_segments_of_the_former(
     tmp_path: Path, seen: list[Event]
 ) -> None:
-    former = small_commits(tmp_path / "former", 3 * BLOCK)
+    former = small_commits(tmp_path / "former", 3 * BLOCK - 1)
     segmented(former)
-    store = small_commits(tmp_path / "new", 4 * BLOCK)
+    store = small_commits(tmp_path / "new", 4 * BLOCK - 1)
     expected = everything(store)
     left = {key: former.objects[key] for key in segments_in(former)}
     store.objects |= left
@@ -284,10 +288,64 @@ def test_a_restore_of_an_older_copy_leaves_segments_that_nobody_uses(
     assert everything(store) == expected
 
 
-def test_no_segment_is_made_of_what_is_not_decided(tmp_path: Path) -> None:
+def test_no_segment_is_made_of_what_is_not_decided() -> None:
+    store = FaultyStore()
+    with store.appender() as wal:
+        # The last record of the block is built while another one is in flight.
+        store.hold(BLOCK - 2)
+        tickets = [wal.append([{"v": value}]) for value in range(BLOCK - 1)]
+        until(lambda: BLOCK - 1 in store.arrived)
+        store.release(BLOCK - 2)
+        for ticket in tickets:
+            ticket.result(30)
+    head = find_head(log_of(store.inner))
+    assert head.position == BLOCK - 1
+    assert segmented(store.inner).blocks == []
+
+
+def test_the_last_block_of_a_log_that_stopped_gets_a_segment(tmp_path: Path) -> None:
+    """Its last record has decided all before it, and is its witness."""
     store = small_commits(tmp_path, 2 * BLOCK)
-    # No record after the second block proves that it is decided.
-    assert segmented(store).blocks == [0]
+    expected = everything(store)
+    assert segmented(store).blocks == [0, 1]
+    assert segmented(store, every=True).others == 2
+    assert verify_store(log_of(store), "wal").ok
+    store.counts.clear()
+    assert everything(store) == expected
+    # For records and rows each: the head's record, two segments, and the witness of both.
+    assert store.counts["GET"] == 2 * (1 + 2 + 1)
+
+
+def test_a_log_goes_on_after_its_last_block_got_a_segment(
+    tmp_path: Path, seen: list[Event]
+) -> None:
+    query = query_in(store := MemoryStore(), tmp_path, limits=INLINED)
+    for batch_id in range(2 * BLOCK - 1):
+        query.microbatch(batch_id, (batch_id,))
+    assert segmented(store).blocks == [0, 1]
+    for batch_id in range(2 * BLOCK - 1, 3 * BLOCK):
+        query.microbatch(batch_id, (batch_id,))
+    assert segmented(store).blocks == [2]
+    assert everything(store) == everything(without_segments(store))
+    assert verify_store(log_of(store), "wal").ok and not delete_damaged(looked(store), 1)
+    assert ignored(seen) == []
+
+
+def test_the_last_record_of_a_log_is_lost_and_written_again(
+    tmp_path: Path, seen: list[Event]
+) -> None:
+    """The segment of its block is of no use: its witness is another record."""
+    query = query_in(store := MemoryStore(), tmp_path, limits=INLINED)
+    for batch_id in range(2 * BLOCK - 1):
+        query.microbatch(batch_id, (batch_id,))
+    segmented(store)
+    del store.objects[log_of(store).key(keys.slot(2 * BLOCK - 1, 1000))]
+    query = query.restarted()
+    for batch_id in range(2 * BLOCK - 2, 2 * BLOCK + 2):
+        query.microbatch(batch_id, (-batch_id,))
+    assert everything(store) == everything(without_segments(store))
+    newest, _ = segments_in(store)[::-1]
+    assert {*ignored(seen)} == {newest}
 
 
 def test_a_damaged_record_leaves_its_block_alone_without_a_segment(tmp_path: Path) -> None:
@@ -324,7 +382,7 @@ def test_a_limit_of_segments(tmp_path: Path) -> None:
 def test_no_segment_is_made_below_the_floor_and_the_floor_rules_over_segments(
     tmp_path: Path,
 ) -> None:
-    store = small_commits(tmp_path, 4 * BLOCK)
+    store = small_commits(tmp_path, 4 * BLOCK - 1)
     segmented(store)
     move_floor(log_of(store), BLOCK + 2)
     plain = without_segments(store)
@@ -346,6 +404,19 @@ def test_a_record_is_given_up_only_after_its_segment(tmp_path: Path) -> None:
     assert opened(store).scan().read_all().num_rows == 3 * BLOCK
     assert segmented(store).blocks == [1]
     assert opened(store).scan().read_all().num_rows == 3 * BLOCK
+
+
+def test_the_segment_of_the_last_block_goes_before_a_record_is_given_up(tmp_path: Path) -> None:
+    store = small_commits(tmp_path, 2 * BLOCK)
+    segmented(store)
+    position = BLOCK + 3
+    del store.objects[log_of(store).key(keys.slot(position, 1000))]
+    damaged = keys.segment_key("wal", 1, 1000)
+    store.objects[damaged] = b"damaged"
+    give_up_record(log_of(store), keys.slot(position, 1000))
+    assert damaged not in store.objects
+    assert segmented(store).blocks == [1]
+    assert opened(store).scan().read_all().num_rows == 2 * BLOCK - 2
 
 
 def test_a_reader_whom_a_policy_shows_no_segments_reads_the_records(tmp_path: Path) -> None:

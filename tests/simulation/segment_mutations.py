@@ -62,8 +62,15 @@ MUTATIONS = [
         "segment-decided",
         "a segment of a former time line whose last records are in the log",
         "reading/segmenting.py",
-        "elif record.header.decided >= after - 1:",
-        "else:",
+        "if decided_before(record.header) >= after:",
+        "if position >= after:",
+    ),
+    Mutation(
+        "segment-ends-decided",
+        "a log ends with its block, and a record in flight is lost by a restore",
+        "reading/segmenting.py",
+        "if header.decided == header.position - 1:",
+        "if True:",
     ),
     Mutation(
         "own-segment-decided",
@@ -76,8 +83,8 @@ MUTATIONS = [
         "segment-floor-after-read",
         "a maker while the log is collected, a stray leader",
         "reading/segmenting.py",
-        "log.floor.check(first)\n    return body\n",
-        "return body\n",
+        "log.floor.check(first)\n            yield body\n",
+        "yield body\n",
     ),
     Mutation(
         "records-of-one-log",

@@ -151,6 +151,22 @@ def exhaustive() -> dict[str, Configuration]:
             ending=_all_read,
             block=3,
         ),
+        "a log ends with its block, and a record in flight is lost by a restore": Configuration(
+            {"B": driver("B", "r", 4, inline=1000), "M": maker("M")},
+            begin=lambda: _restored_in_flight(0),
+            still=("lifecycle", "consumers"),
+            ending=_all_read,
+            block=3,
+        ),
+        "a log ends with its block, a maker, a takeover and a reader": read_at_the_end(
+            {
+                "A": maker("A"),
+                "B": driver("B", "r", 1, inline=1000),
+                "R": follower("R"),
+            },
+            begin=lambda: _written(3),
+            ends={"R": "delivered"},
+        ),
         "segments while all is collected, a stray": read_at_the_end(
             {
                 "R": follower("R", 2),
@@ -283,14 +299,14 @@ def _restored() -> State:
     return replace(_forgotten(restored), late=frozenset({newest}))
 
 
-def _restored_in_flight() -> State:
+def _restored_in_flight(later: int = 3) -> State:
     """A log that was put back to a moment at which only the newest of three records in flight was
-    there. The others arrived before, and a segment has them."""
+    there. The others arrived before, and `later` records after them; a segment may have all."""
     begun = died_in_flight(appender("A", "p", 3, 3))
     former = replace(begun, late=frozenset())
     for record in sorted(begun.late):
         former, _ = apply(former, Call("put", record))
-    former = _with_segments(_written(3, former), 3)
+    former = _with_segments(_written(later, former) if later else former, 3)
     # Keys count down.
     newest = min(key for key, _ in begun.late)
     lost = {key for key in former.objects if key.startswith(_LOG)} - {*begun.objects, newest}
