@@ -130,7 +130,7 @@ def _jars() -> list[str]:
     """The jars of Delta Lake and S3A with their dependencies, which Ivy downloads once."""
     import pyspark
 
-    from sparkwal.spark import log_store
+    from sparkwal.spark import s3a
 
     known = Path(sys.prefix) / f"delta-jars-{pyspark.__version__}-{spark_versions.DELTA}.json"
     found = json.loads(known.read_text()) if known.exists() else []
@@ -138,7 +138,7 @@ def _jars() -> list[str]:
         if not _run("jars", KNOWN=str(known)):
             raise RuntimeError("the jars of Delta Lake are not there")
         found = json.loads(known.read_text())
-    return [str(log_store.jar()), *found]
+    return [str(s3a.jar()), *found]
 
 
 def _run(what: str, **environment: str) -> bool:

@@ -18,7 +18,7 @@ from sparkwal.cli.exit_codes import Failed, Refused
 from sparkwal.errors import OptionError, escape, install_extra, require_library
 from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
-from sparkwal.spark import log_store
+from sparkwal.spark import s3a
 from sparkwal.spark.readable import readable
 from support import jvm
 
@@ -124,8 +124,8 @@ def start_session(
         if delta:
             downloads.append(spark_versions.delta_package(pyspark.__version__))
             # With this LogStore, two writers of a table on S3 cannot overwrite each other.
-            builder = builder.config(log_store.SETTING, log_store.CLASS)
-            jars = ",".join([*([jars] if jars else []), str(log_store.jar())])
+            builder = builder.config(s3a.LOG_STORE_SETTING, s3a.LOG_STORE)
+            jars = ",".join([*([jars] if jars else []), str(s3a.jar())])
         if downloads:
             builder = builder.config("spark.jars.packages", ",".join(downloads))
         if jars is not None:

@@ -29,7 +29,8 @@ OLDEST_JAVA = 17
 # The class DataSourceStreamArrowWriter, for a stream's writer that gets Arrow batches. Older Sparks
 # use DataSourceArrowWriter for that.
 STREAM_ARROW_WRITER: Version = (4, 1)
-# The package `checkpointing` for the classes of streaming checkpoints.
+# The package `checkpointing` for the classes of streaming checkpoints. This library's manager of
+# their files on S3 extends one of them.
 CHECKPOINTING_PACKAGE: Version = (4, 1)
 # `spark-pipelines`, Spark Declarative Pipelines.
 PIPELINES: Version = (4, 1)
@@ -48,7 +49,7 @@ ARROW_TIMEZONE: Version = (4, 2)
 
 # hadoop-aws must be of the version of Spark's own Hadoop.
 _HADOOP: dict[Version, str] = {(4, 0): "3.4.1", (4, 1): "3.4.2", (4, 2): "3.5.0", (4, 3): "3.5.0"}
-# The first Hadoop whose S3A has conditional create, which this library's Delta LogStore uses.
+# The first Hadoop whose S3A has conditional create, which this library's Java classes use.
 CONDITIONAL_CREATE: Version = (3, 4, 2)
 
 # Capabilities as `doctor` names them, and the difference that each one needs.

@@ -16,7 +16,7 @@ from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.spark import log_store
+from sparkwal.spark import s3a
 from sparkwal.spark.readable import one_line, with_java_error
 from sparkwal.store.path import absolute, is_local
 
@@ -147,9 +147,9 @@ def _require_conditional_create(session: SparkSession) -> None:
     if not spark_versions.has(spark_versions.CONDITIONAL_CREATE, hadoop):
         needed = spark_versions.text(spark_versions.CONDITIONAL_CREATE)
         raise PlanError(
-            f"{log_store.CLASS} needs Hadoop {needed}, which Spark 4.1 has, and Spark "
+            f"{s3a.LOG_STORE} needs Hadoop {needed}, which Spark 4.1 has, and Spark "
             f"{session.version} has {hadoop}: compact into a table on S3 with a newer Spark, or "
-            f"with {_STORAGE}S3DynamoDBLogStore as {log_store.SETTING}"
+            f"with {_STORAGE}S3DynamoDBLogStore as {s3a.LOG_STORE_SETTING}"
         )
 
 
@@ -161,15 +161,15 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
     """
     store = _log_store(session, path)
     scheme = urlsplit(path).scheme
-    if store == log_store.CLASS and scheme == "s3a":
+    if store == s3a.LOG_STORE and scheme == "s3a":
         _require_conditional_create(session)
     # Trust a class that is not Delta's own: the user configured it.
     is_deltas = store.startswith((_STORAGE, _DELTA))
     if not is_deltas or store.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()):
         return
     advice = (
-        f"Start Spark with --jars {log_store.jar()} --conf {log_store.SETTING}="
-        f"{log_store.CLASS}, and every other writer of the table too"
+        f"Start Spark with --jars {s3a.jar()} --conf {s3a.LOG_STORE_SETTING}="
+        f"{s3a.LOG_STORE}, and every other writer of the table too"
         if scheme == "s3a"
         else f"Set spark.delta.logStore.{scheme}.impl to a LogStore that does"
     )

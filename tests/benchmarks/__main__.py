@@ -18,6 +18,7 @@ from benchmarks import (
     sinks,
     small_commits,
     stalls,
+    state,
     triggers,
 )
 
@@ -37,6 +38,7 @@ for _command in (
     restart.main,
     scale.main,
     triggers.main,
+    state.main,
     stalls.main,
     small_commits.main,
     segments.main,

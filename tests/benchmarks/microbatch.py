@@ -19,7 +19,7 @@ from benchmarks.measuring import Bare, dollars, latency
 from benchmarks.peers import PEERS, Place
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 ROWS = 1000
@@ -84,6 +84,7 @@ def run_query(
     *,
     checkpoint: str | None = None,
     conf: Mapping[str, str] = MappingProxyType({}),
+    change: Callable[[DataFrame], DataFrame] | None = None,
 ) -> Run:
     """Run one peer's query, whose time is only the sink's.
 
@@ -91,6 +92,7 @@ def run_query(
         checkpoint: its folder or URL; a new folder on this machine if None, and on S3 where the
             peer needs S3A.
         conf: settings of Spark, beside the peer's own.
+        change: makes of the rows those that are written.
     """
     folder = tempfile.mkdtemp(prefix="sparkwal-benchmark-")
     rows = (
@@ -103,7 +105,7 @@ def run_query(
     place = peer.at(place)
     if checkpoint is None:
         checkpoint = f"{place.s3a}-checkpoint" if peer.jvm else folder
-    writer = peer.write(rows.writeStream, place)
+    writer = peer.write((change(rows) if change else rows).writeStream, place)
     # A query keeps the settings that it began with.
     conf = {**peer.conf, **conf}
     for key, value in conf.items():

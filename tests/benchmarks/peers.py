@@ -18,6 +18,7 @@ import sparkwal
 from jars import Module, fetch
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.options import spark_versions
+from sparkwal.spark import s3a
 from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY, log_options, s3_client
 from support.session import ROOT
 
@@ -256,6 +257,7 @@ def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> Spark
         # This jar alone: what it depends on is of another Hadoop than Spark's own.
         with tempfile.TemporaryDirectory() as home:
             jars = fetch([CLOUD], Path(home), transitive=False)
+        jars.append(str(s3a.jar()))
         builder = builder.config("spark.driver.extraClassPath", os.pathsep.join(jars))
         packages = [spark_versions.hadoop_aws(pyspark.__version__)]
         if {"delta", "delta-best"} & set(peers):

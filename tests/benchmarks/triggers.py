@@ -26,7 +26,7 @@ from sparkwal.options.spark_versions import checkpoint_file_manager
 from sparkwal.testing.servers import make_bucket
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 LOCAL_FILES = {FILE_MANAGER: checkpoint_file_manager(pyspark.__version__)}
 # Spark's own choice for a local checkpoint.
@@ -44,12 +44,14 @@ class Row:
     Attributes:
         checkpoint: a folder or URL for the query at that place, which must be fresh; None for the
             one of `run_query`.
+        change: makes of the rows those that are written.
     """
 
     title: str
     peer: str
     checkpoint: Callable[[Place], str] | None
     conf: Mapping[str, str]
+    change: Callable[[DataFrame], DataFrame] | None = None
 
 
 def _from_log(place: Place) -> str:
@@ -58,12 +60,12 @@ def _from_log(place: Place) -> str:
     return sparkwal.checkpoint(place.s3, "benchmark", folder=folder, **options)
 
 
-def _on_s3(place: Place) -> str:
+def on_s3(place: Place) -> str:
     return f"{place.s3a}-checkpoint"
 
 
-def _on_s3_at_best(place: Place) -> str:
-    return _on_s3(place.at_best)
+def on_s3_at_best(place: Place) -> str:
+    return on_s3(place.at_best)
 
 
 ROWS: Mapping[str, Row] = {
@@ -74,8 +76,8 @@ ROWS: Mapping[str, Row] = {
     "noop": Row("no-op Python sink, disk", "noop", None, LOCAL_FILES),
     "noop-forks": Row("no-op Python sink, disk, Spark's files", "noop", None, SPARKS_CHOICE),
     "jvm-noop": Row("Spark's no-op sink, disk", "jvm-noop", None, LOCAL_FILES),
-    "sparkwal-s3a": Row("sparkwal, s3a as installed", "inlined", _on_s3, {}),
-    "sparkwal-s3a-best": Row("sparkwal, s3a at its best", "inlined", _on_s3_at_best, ABORTABLE),
+    "sparkwal-s3a": Row("sparkwal, s3a as installed", "inlined", on_s3, {}),
+    "sparkwal-s3a-best": Row("sparkwal, s3a at its best", "inlined", on_s3_at_best, ABORTABLE),
     "parquet": Row("parquet sink, as installed, s3a", "parquet", None, {}),
     "parquet-best": Row("parquet sink, at its best, s3a", "parquet-best", None, {}),
     "delta": Row("Delta sink, as installed, s3a", "delta", None, {}),
@@ -112,10 +114,10 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _brief(found: Mapping[str, Any]) -> str:
     each = found["requests_per_microbatch"]
-    return f"{found['trigger_ms']:.0f} ms, {each:g} requests: {_kinds(found)}"
+    return f"{found['trigger_ms']:.0f} ms, {each:g} requests: {kinds(found)}"
 
 
-def _kinds(found: Mapping[str, Any]) -> str:
+def kinds(found: Mapping[str, Any]) -> str:
     return ", ".join(f"{n:g} {kind}" for kind, n in found["requests"].items())
 
 
@@ -161,13 +163,17 @@ def readme_table(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def measure(
-    spark: SparkSession, rows: Sequence[str], places: Iterator[Place], repeats: int, length: Length
+    spark: SparkSession,
+    rows: Mapping[str, Row],
+    places: Iterator[Place],
+    repeats: int,
+    length: Length,
 ) -> dict[str, Any]:
     """All rows in turns."""
     runs: dict[str, list[Run]] = {name: [] for name in rows}
     for turn in range(repeats + 1):
-        for name in rows:
-            row, place = ROWS[name], next(places)
+        for name, row in rows.items():
+            place = next(places)
             # Once before it counts: the JVM loads its classes.
             few = Length(warm=0, measured=4, least=2, seconds=15)
             run = run_query(
@@ -177,6 +183,7 @@ def measure(
                 length if turn else few,
                 checkpoint=row.checkpoint(place) if row.checkpoint else None,
                 conf=row.conf,
+                change=row.change,
             )
             if turn:
                 runs[name].append(run)
@@ -220,7 +227,7 @@ def main(latency: int, repeats: int, microbatches: int, rows: str, output: Path 
         puts = seldom_puts(Bare(proxy, 1, b"x" * PUT_BYTES), 30)
         put_ms = 1000 * statistics.median(puts)
         length = Length(measured=microbatches, seconds=60)
-        found = measure(spark, wanted, places, repeats, length)
+        found = measure(spark, {name: ROWS[name] for name in wanted}, places, repeats, length)
     results = {
         "latency_ms": latency,
         "put_ms": put_ms,
@@ -237,7 +244,7 @@ def main(latency: int, repeats: int, microbatches: int, rows: str, output: Path 
             f"{x['trigger_ms']:.0f}",
             f"{x['add_batch_ms']:.0f}",
             f"{x['requests_per_microbatch']:g}",
-            _kinds(x),
+            kinds(x),
             f"{x['dollars_per_million']:,.2f}",
         )
         for name, x in found.items()

@@ -51,7 +51,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     }
     for each in ("py.typed", "PROTOCOL.md", "docs/options.md"):
         assert f"sparkwal/{each}" in names
-    assert "sparkwal/spark/logstore/sparkwal-logstore.jar" in names
+    assert "sparkwal/spark/java/sparkwal-s3a.jar" in names
     assert "pyspark_weaselwal/__init__.py" in names
 
 
@@ -92,11 +92,11 @@ USE = """
 import importlib.metadata, importlib.util, sys
 import pyarrow as pa
 import sparkwal
-from sparkwal.spark import log_store
+from sparkwal.spark import s3a
 
 assert sparkwal.__file__.startswith(sys.prefix), sparkwal.__file__
 assert sparkwal.__version__ == importlib.metadata.version("sparkwal")
-assert log_store.jar().is_file()
+assert s3a.jar().is_file()
 assert importlib.util.find_spec("pyspark_weaselwal").origin.startswith(sys.prefix)
 assert not importlib.util.find_spec("pyspark")
 with sparkwal.Appender(sys.argv[1], pa.schema([("id", pa.int64())]), producer_id="p") as wal:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from sparkwal.spark import log_store
+from sparkwal.spark.s3a import LOG_STORE, LOG_STORE_SETTING
 from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
 from tests import classes
 
@@ -16,7 +16,7 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    log_store.SETTING: log_store.CLASS,
+    LOG_STORE_SETTING: LOG_STORE,
     **classes.DELTA,
 }
 

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkwal.errors import PlanError
-from sparkwal.spark import delta_files, log_store
+from sparkwal.spark import delta_files
+from sparkwal.spark.s3a import LOG_STORE, LOG_STORE_SETTING
 from sparkwal.testing.proxy import Fault, S3Proxy
 from sparkwal.testing.servers import s3_client
 from tests.lifecycle.lakes import Lake, as_set
@@ -57,7 +58,7 @@ class Versions:
 def test_one_of_two_writers_of_a_version_wins(delta: SparkSession, bucket: str) -> None:
     """Each has a separate LogStore, as in two processes: they share no lock."""
     folder = f"s3a://{bucket}/table/_delta_log"
-    writers = [Versions(delta, log_store.CLASS, folder) for _ in range(2)]
+    writers = [Versions(delta, LOG_STORE, folder) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         for version in range(10):
             ran = [pool.submit(writers[n].put, version, f"writer {n}") for n in range(2)]
@@ -70,7 +71,7 @@ def test_an_existing_version_with_the_same_bytes_is_our_own(
     delta: SparkSession, bucket: str
 ) -> None:
     """The answer to a request was lost, and the client sent it again."""
-    versions = Versions(delta, log_store.CLASS, f"s3a://{bucket}/table/_delta_log")
+    versions = Versions(delta, LOG_STORE, f"s3a://{bucket}/table/_delta_log")
     assert versions.put(0, "mine")
     assert versions.put(0, "mine")
     assert not versions.put(0, "other")
@@ -90,7 +91,7 @@ def test_an_answer_of_another_server_is_no_version(
         # The settings of this bucket alone.
         for name, value in settings.items():
             conf.set(name.replace("fs.s3a.", f"fs.s3a.bucket.{s3_bucket}."), value)
-        versions = Versions(delta, log_store.CLASS, f"s3a://{s3_bucket}/table/_delta_log")
+        versions = Versions(delta, LOG_STORE, f"s3a://{s3_bucket}/table/_delta_log")
         proxy.faults = [Fault("error", kind="PUT", status=status)]
         with pytest.raises(Exception, match="answered the PUT of .*, and it is not there"):
             versions.put(0, "mine")
@@ -101,7 +102,7 @@ def test_an_answer_of_another_server_is_no_version(
 def test_a_part_of_a_version_is_no_other_writers_version(
     delta: SparkSession, bucket: str, ministack_url: str
 ) -> None:
-    versions = Versions(delta, log_store.CLASS, f"s3a://{bucket}/table/_delta_log")
+    versions = Versions(delta, LOG_STORE, f"s3a://{bucket}/table/_delta_log")
     client = s3_client(ministack_url)
     client.put_object(Bucket=bucket, Key=f"table/_delta_log/{0:020d}.json", Body=b"mi")
     with pytest.raises(Exception, match="it is cut off.*delete the file"):
@@ -125,7 +126,7 @@ def test_a_log_store_that_may_overwrite_a_version_is_refused(
     delta_files.check_put_if_absent(delta, "s3a://bucket/table")
     for kind in (DELTAS_OWN, "io.delta.storage.GCSLogStore"):
         monkeypatch.setattr(delta_files, "_log_store", lambda *_, kind=kind: kind)
-        with pytest.raises(PlanError, match=f"s3a.*{kind}.*{log_store.SETTING}={log_store.CLASS}"):
+        with pytest.raises(PlanError, match=f"s3a.*{kind}.*{LOG_STORE_SETTING}={LOG_STORE}"):
             delta_files.check_put_if_absent(delta, "s3a://bucket/table")
     monkeypatch.setattr(delta_files, "_log_store", lambda *_: "com.example.TheirLogStore")
     delta_files.check_put_if_absent(delta, "s3a://bucket/table")

@@ -9,7 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sparkwal
+from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.options import spark_versions
+from tests.capabilities import has
 from tests.docs.pages import blocks
 from tests.spark.tables.session import s3a
 
@@ -30,6 +32,8 @@ def checkpoint(delta: SparkSession, ministack_url: str, s3_bucket: str) -> Itera
     # The page has the jars of the Spark that pip installs.
     newest = spark_versions.text(spark_versions.NEWEST_WITH_DELTA)
     assert given.pop("spark.jars.packages") == spark_versions.hadoop_aws(newest)
+    if not has("CHECKPOINTING_PACKAGE"):
+        given.pop(FILE_MANAGER)
     names = {name.removeprefix("spark.hadoop."): text for name, text in given.items()}
     names = {name: text.replace(STORE, ministack_url) for name, text in names.items()}
     # The server has no other region than the tests', and takes their credentials only.
