@@ -162,7 +162,7 @@ def _find_begin(fork: Fork, log: LogStore) -> _Begin:
     # A writer with one request in flight puts no record after a gap. The log may end before a
     # torn record.
     if begin.header.in_flight_limit > 1 or begin.header.position < position:
-        end = find_head(log, tolerant=True).position
+        end = find_head(log, damage=LENIENT).position
         if position > end:
             raise after_the_end(log, position, end)
     return begin
@@ -214,7 +214,7 @@ def _head_of(log: LogStore) -> Head:
     Raises:
         OptionError: there is no log.
     """
-    head = find_head(log, tolerant=True)
+    head = find_head(log, damage=LENIENT)
     if head.live is None:
         raise OptionError(f"there is no log at {log.url}; check the path of the fork")
     return head
@@ -283,7 +283,7 @@ def _check_kept(log: LogStore, begin: _Begin, query_id: str, lost: Checkpoint | 
     kept = Kept(state.floor)
     if all(map(kept.holds, needed)):
         return
-    head = find_head(log, tolerant=True)
+    head = find_head(log, damage=LENIENT)
     live = head.live.header if head.live else header
     kept = Kept(state.floor, named_records(log, live))
     if all(map(kept.holds, needed)):

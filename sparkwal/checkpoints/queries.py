@@ -17,7 +17,7 @@ from sparkwal.protocol.records import first_at_or_after
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import SlotRecord
-from sparkwal.protocol.view import LENIENT, STRICT
+from sparkwal.protocol.view import STRICT, DamagePolicy
 from sparkwal.store.base import LogStore
 
 
@@ -59,7 +59,7 @@ def read_queries(
     at: int | None = None,
     moment_ms: int | None = None,
     *,
-    tolerant: bool = False,
+    damage: DamagePolicy = STRICT,
 ) -> list[QueryInfo]:
     """Read the queries of a log at its end, at a position or at a moment.
 
@@ -70,19 +70,19 @@ def read_queries(
         log: the log.
         at: a position: only what the log held up to it.
         moment_ms: a moment: only what the log held before it.
-        tolerant: pass over damaged and missing records that the answer does not need.
+        damage: STRICT; or LENIENT, to pass over records that the answer does not need.
 
     Raises:
         OptionError: there is no log, or no such position.
         InvalidLogError: a record is damaged or missing.
     """
     log = with_copies(log)
-    head = find_head(log, tolerant=tolerant)
+    head = find_head(log, damage=damage)
     if head.live is None:
         raise OptionError(f"there is no log at {log.url}; check the path")
     floor = floor_of(log, head)
     if moment_ms is not None:
-        view = head.view(log, LENIENT if tolerant else STRICT)
+        view = head.view(log, damage)
         at = first_at_or_after(view, moment_ms, start=floor, end=head.gap) - 1
         if at < floor:
             return []
@@ -102,10 +102,10 @@ def read_queries(
     queries = []
     for query_id, entry in entries.items():
         batch_id, timestamp_ms = txns.get(query_id, (-1, 0))
-        sources, damage = _sources(log, head.window, query_id, batch_id, entry)
+        sources, fault = _sources(log, head.window, query_id, batch_id, entry)
         reason = not_forkable(log, head.window, query_id, entry, kept)
-        if damage is not None and not reason:
-            reason = str(damage)
+        if fault is not None and not reason:
+            reason = str(fault)
         begin = None if reason else first_forkable(log, head, query_id, entry, kept, last)
         queries.append(
             QueryInfo(

@@ -20,6 +20,7 @@ from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from sparkwal.protocol.view import LENIENT
 from sparkwal.reading.sequencers import all_logs
 
 _NO_QUERY = "no query with a checkpoint wrote here"
@@ -55,7 +56,7 @@ def queries(
     try:
         infos = read_queries(log, at, before_ms)
     except InvalidLogError as error:
-        infos = read_queries(log, at, before_ms, tolerant=True)
+        infos = read_queries(log, at, before_ms, damage=LENIENT)
         damage.add("", error)
     if as_json:
         print_json({"path": parsed.log_path, "queries": [_document(info) for info in infos]})

@@ -85,7 +85,7 @@ def find_head(
     log: LogStore,
     window: int = DEFAULT_WINDOW,
     *,
-    tolerant: bool = False,
+    damage: DamagePolicy = STRICT,
     thorough: bool = False,
     proven: bool = True,
     page: Page | None = None,
@@ -101,8 +101,8 @@ def find_head(
         log: the log.
         window: a guess, which saves one or two GETs if it is right.
         thorough: read all records after the gap, for a writer about to fill it or a check.
-        tolerant: if records are missing or damaged, report the newest intact one instead of
-            raising. For readers only: a writer's record there would kill acknowledged commits.
+        damage: STRICT; or LENIENT, to find the newest intact record if others are missing or
+            damaged. For readers only: a writer's record there would kill acknowledged commits.
         proven: if False, an empty LIST alone counts as no log. For readers that wait for a log.
         page: the log's first LIST, if the caller has made it for several logs together.
 
@@ -119,7 +119,7 @@ def find_head(
         looks += 1
         try:
             listed, page = page or _first_page(log), None
-            head = _find_head(log, listed, window, copies, tolerant=tolerant, thorough=thorough)
+            head = _find_head(log, listed, window, copies, damage=damage, thorough=thorough)
             if head is None:
                 # SAFETY(empty-list-proven) §4: an empty LIST is no log only if GETs find none
                 trace = trace_of_log(log) if proven else None
@@ -164,13 +164,13 @@ def find_end(
         InvalidLogError: the end is damaged, or no record is intact.
     """
     try:
-        head = find_head(log, tolerant=damage.allows_damaged_end, proven=proven, page=page)
+        head = find_head(log, damage=damage.of_head, proven=proven, page=page)
         return head, head.gap
     except InvalidLogError as error:
         if damage.report is None:
             raise
         damage.report(error)
-    head = find_head(log, tolerant=True)
+    head = find_head(log, damage=LENIENT)
     for gap in count(head.gap):
         try:
             if read_any(log, gap, head.window, GLANCE) is None or head.torn:
@@ -262,7 +262,7 @@ def _find_head(
     window: int,
     copies: frozenset[int],
     *,
-    tolerant: bool,
+    damage: DamagePolicy,
     thorough: bool,
 ) -> Head | None:
     """Find the head as `find_head`, or return None if the LIST is empty."""
@@ -272,42 +272,42 @@ def _find_head(
     in_page = (number for number in copies if number <= numbers[-1] or not page.more)
     numbers = tuple(sorted({*numbers, *in_page}))
     try:
-        last, record = _last_record(log, numbers, window, truncated=page.more, tolerant=tolerant)
+        last, record = _last_record(log, numbers, window, truncated=page.more, damage=damage)
         if not isinstance(record, SlotRecord) and numbers[0] != keys.MAX:
             # The assumed window may be wrong. Any complete object shows the true one.
             _check_window(log, numbers, window)
     except WrongWindow as wrong:
         window = wrong.window
-        last, record = _last_record(log, numbers, window, truncated=page.more, tolerant=tolerant)
+        last, record = _last_record(log, numbers, window, truncated=page.more, damage=damage)
     slots = [keys.position(n, window) for n in numbers if keys.is_slot(n, window)]
     newest_position = keys.position(numbers[0], window)
-    view = LogView(log, window, damage=LENIENT if tolerant else STRICT)
+    view = LogView(log, window, damage=damage)
     run = run_to(view, record) if record is not None else Run()
     head = _head_after(run, last, window, numbers)
     if thorough:
         _check_sizes(log, run, window, page)
-    _check_data(head, numbers, tolerant=tolerant)
+    _check_data(head, numbers, damage=damage)
     # A writer of limit m sends no record beyond the first gap + m − 1. An object further on was
     # written when the gap was still filled, so a record was lost.
     lost = record is None or newest_position > last + head.in_flight_limit
     if not lost and newest_position > head.free:
-        head, lost = _look_after_gap(log, head, numbers, tolerant=tolerant, thorough=thorough)
+        head, lost = _look_after_gap(log, head, numbers, damage=damage, thorough=thorough)
     if lost:
-        if not tolerant and head.torn:
+        if not damage.continues and head.torn:
             raise head.torn[0]
-        if not tolerant:
+        if not damage.continues:
             # A record that was listed may have been deleted since.
             missing = max(last, 0) if record is None else last + 1
             before = record if isinstance(record, SlotRecord) else None
             raise MissingRecord(log, missing, window, before, slots[0] if slots else missing)
-        last, record = _intact(log, slots[0], window, tolerant=tolerant) if slots else (-1, None)
+        last, record = _intact(log, slots[0], window, damage=damage) if slots else (-1, None)
         run = run_to(view, record) if record is not None else Run()
         while run.live is None and run.torn:
             # Behind a gap no record decides about a torn one.
             earlier = last_listed(log, window, run.torn[0].position)
             if earlier < 0:
                 break
-            last, record = _intact(log, earlier, window, tolerant=tolerant)
+            last, record = _intact(log, earlier, window, damage=damage)
             run = run_to(view, record) if record is not None else Run()
         head = _head_after(run, last, window, numbers)
     # A collection leaves 1000 slots below its bound. So a full page may show a collected log, which
@@ -331,7 +331,7 @@ def _numbers(log: LogStore, page: Page) -> tuple[int, ...]:
 
 
 def _look_after_gap(
-    log: LogStore, head: Head, numbers: Sequence[int], *, tolerant: bool, thorough: bool
+    log: LogStore, head: Head, numbers: Sequence[int], *, damage: DamagePolicy, thorough: bool
 ) -> tuple[Head, bool]:
     """Read the records after the gap.
 
@@ -339,7 +339,7 @@ def _look_after_gap(
         The head with those records, and whether they prove that the gap was once filled (§4).
 
     Raises:
-        InvalidLogError: a record is damaged. If tolerant, it is skipped.
+        InvalidLogError: a record is damaged, and the policy does not continue.
     """
     if head.live is None:
         return head, True
@@ -351,10 +351,10 @@ def _look_after_gap(
 
     def read(number: int) -> Slot | None:
         position, window = keys.position(number, head.window), head.window
-        record = read_any(log, position, window, GLANCE, tolerant=tolerant)
+        record = read_any(log, position, window, GLANCE, tolerant=damage.continues)
         if not isinstance(record, SlotRecord) or record.header.log_id == log_id:
             return record
-        if tolerant:
+        if damage.continues:
             return None
         raise ForeignRecord(log, number, log_id, record)
 
@@ -411,13 +411,13 @@ def _check_sizes(log: LogStore, run: Run, window: int, page: Page) -> None:
             )
 
 
-def _check_data(head: Head, numbers: Sequence[int], *, tolerant: bool) -> None:
+def _check_data(head: Head, numbers: Sequence[int], *, damage: DamagePolicy) -> None:
     """Check that no writer planned a window after the first torn record.
 
     Raises:
         TornRecord: a writer did, so the record was complete then.
     """
-    if tolerant or not head.torn:
+    if damage.continues or not head.torn:
         return
     first = head.torn[0]
     for number in numbers:
@@ -428,9 +428,10 @@ def _check_data(head: Head, numbers: Sequence[int], *, tolerant: bool) -> None:
 
 
 def _intact(
-    log: LogStore, position: int, window: int, *, tolerant: bool
+    log: LogStore, position: int, window: int, *, damage: DamagePolicy
 ) -> tuple[int, Slot | None]:
-    """The record at `position`, or if tolerant the last intact or torn one, with its position.
+    """The record at `position`, or if damage is passed over the last intact or torn
+    one, with its position.
 
     Raises:
         InvalidLogError: the record is damaged.
@@ -440,11 +441,11 @@ def _intact(
         try:
             record = LogView(log, window).slot(position)
         except InvalidLogError as error:
-            before = last_listed(log, window, position) if tolerant and position else -1
+            before = last_listed(log, window, position) if damage.continues and position else -1
             if before < 0 or isinstance(error, (NewerFormatError, WrongWindow)):
                 raise
             record = None
-        if record is None and tolerant and position:
+        if record is None and damage.continues and position:
             before = last_listed(log, window, position)
         if before < 0 or record is not None:
             return position, record
@@ -452,7 +453,7 @@ def _intact(
 
 
 def _last_record(
-    log: LogStore, numbers: Sequence[int], window: int, *, truncated: bool, tolerant: bool
+    log: LogStore, numbers: Sequence[int], window: int, *, truncated: bool, damage: DamagePolicy
 ) -> tuple[int, Slot | None]:
     """The last position before the first free slot, and its record."""
     newest = keys.position(numbers[0], window)
@@ -472,4 +473,4 @@ def _last_record(
         gap += 1
     if gap == 0:
         return -1, None
-    return _intact(log, gap - 1, window, tolerant=tolerant)
+    return _intact(log, gap - 1, window, damage=damage)

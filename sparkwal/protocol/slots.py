@@ -140,7 +140,6 @@ def read_slot(
     position: int,
     window: int,
     size: int = WHOLE,
-    get_range: GetRange | None = None,
     *,
     tolerant: bool = False,
 ) -> SlotRecord | None:
@@ -152,22 +151,18 @@ def read_slot(
         position: the position.
         window: the log's window.
         size: the bytes to read.
-        get_range: reads in place of the store's.
         tolerant: return None for a damaged record.
 
     Raises:
         InvalidLogError: the record is damaged, or another object is there.
         WrongWindow: the log has another window.
     """
-    try:
-        fetched = fetch_slot(log, position, window, size, get_range)
-        return open_again(log, position, window, fetched, size)
-    except NewerFormatError:
-        raise
-    except InvalidLogError:
-        if not tolerant:
-            raise
-        return None
+    slot = read_any(log, position, window, size, tolerant=tolerant)
+    if not isinstance(slot, TornRecord):
+        return slot
+    if not tolerant:
+        raise slot
+    return None
 
 
 def copied(
@@ -254,7 +249,8 @@ def read_any(
         WrongWindow: see `read_slot`.
     """
     try:
-        return read_slot(log, position, window, size)
+        fetched = fetch_slot(log, position, window, size)
+        return open_again(log, position, window, fetched, size)
     except TornRecord as torn:
         return torn
     except NewerFormatError:

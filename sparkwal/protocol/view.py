@@ -40,6 +40,11 @@ class DamagePolicy:
         return self.skips_lost or self.stops or self.has_end
 
     @property
+    def of_head(self) -> DamagePolicy:
+        """The policy of the search for the head."""
+        return LENIENT if self.allows_damaged_end else STRICT
+
+    @property
     def trusts_head(self) -> bool:
         """Whether the term of the head decides which records are live.
 

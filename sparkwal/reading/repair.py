@@ -22,7 +22,7 @@ from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.segments import open_blocks, with_copies
 from sparkwal.protocol.slots import GLANCE, SlotRecord, TornRecord, copied, read_any, read_slot
 from sparkwal.protocol.takeover import put_leader
-from sparkwal.protocol.view import LogView
+from sparkwal.protocol.view import LENIENT, LogView
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import pieces_of, read_pieces
@@ -64,7 +64,7 @@ def repair(
     number = position
     # No log is so long that the name of an object is also a position.
     if position <= keys.last_position(min(keys.WINDOWS)):
-        window = find_head(log, tolerant=True).window
+        window = find_head(log, damage=LENIENT).window
         number = keys.slot(position, window)
         _check_needed(log, position, window)
     if give_up:
@@ -118,7 +118,7 @@ def repair_record(log: LogStore, number: int) -> bool:
     """Do `repair` for one object of an open log. Returns False if it is sound."""
     key, name = log.key(number), log.locate(number)
     saved = _saved_key(log, number)
-    head = find_head(log, tolerant=True)
+    head = find_head(log, damage=LENIENT)
 
     def check() -> None:
         data = log.store.get(key)
@@ -305,7 +305,7 @@ def _check_no_object(log: LogStore, number: int, *, is_newest: bool) -> None:
 def give_up_record(log: LogStore, number: int) -> None:
     """Do `repair` with `give_up` in an open log: 1 conditional PUT."""
     name = log.locate(number)
-    head = find_head(log, tolerant=True)
+    head = find_head(log, damage=LENIENT)
     position = keys.position(number, head.window)
     if not keys.is_slot(number, head.window) or not position > 0:
         raise InvalidLogError(

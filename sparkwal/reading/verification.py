@@ -21,7 +21,7 @@ from sparkwal.protocol.records import Judge
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.slots import SlotRecord, TornRecord, copied
-from sparkwal.protocol.view import DamagePolicy, LogView, Slot
+from sparkwal.protocol.view import LENIENT, DamagePolicy, LogView, Slot
 from sparkwal.reading.floor import Floor, ends_before
 from sparkwal.reading.rows import pieces_of, read_pieces, split
 from sparkwal.reading.segmenting import CheckedSegments, check_segments
@@ -243,7 +243,7 @@ def _head(log: LogStore, report: Report) -> Head | None:
     except InvalidLogError as error:
         report.problems.append(str(error))
     try:
-        return find_head(log, tolerant=True)
+        return find_head(log, damage=LENIENT)
     except InvalidLogError:
         # No record is intact.
         return None

@@ -17,6 +17,7 @@ from sparkwal.format import keys
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_slot
 from sparkwal.protocol.task import TaskAttempt, TaskLimits, write_partition
+from sparkwal.protocol.view import LENIENT
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.pieces import Piece
 from sparkwal.sql import relations
@@ -287,7 +288,7 @@ def test_a_moment_is_found_beside_damage(harmed: tuple[Path, list[int]]) -> None
 def test_consumers_are_shown_beside_damage(harmed: tuple[Path, list[int]]) -> None:
     path, lost = harmed
     log = opened(path)
-    live = find_head(log, tolerant=True).live
+    live = find_head(log, damage=LENIENT).live
     assert live is not None
     publish(log, consumer("slow", 2, live.header.log_id))
     result = run("consumers", path, "--json")

@@ -14,6 +14,7 @@ from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import read_front
+from sparkwal.protocol.view import LENIENT
 from sparkwal.reading.floor import LOOK_TTL_MS
 from sparkwal.reading.log_range import LogRange
 from sparkwal.store.base import LogStore, Page
@@ -154,7 +155,7 @@ def test_a_record_after_the_gap_that_cannot_be_read_is_not_taken_for_silent(
     with pytest.raises(InvalidLogError, match=f"{keys.encode(keys.slot(9, WINDOW))}.*CRC-32"):
         find_head(LogStore(faulty.inner, PREFIX))
     # Tolerant readers use the record before it.
-    assert find_head(LogStore(faulty.inner, PREFIX), tolerant=True).position == 8
+    assert find_head(LogStore(faulty.inner, PREFIX), damage=LENIENT).position == 8
 
 
 def test_a_record_of_a_former_log_after_the_gap_is_named(faulty: FaultyStore) -> None:

@@ -57,10 +57,10 @@ def test_verify_names_the_positions_that_no_record_has(folder: Path) -> None:
 
 def test_a_far_record_in_front_of_a_damaged_one_is_no_endless_search(folder: Path) -> None:
     put(folder, FAR + 7, b"no record")
-    head = find_head(opened(folder), tolerant=True)
+    head = find_head(opened(folder), damage=LENIENT)
     assert head.position == FAR
     put(folder, FAR, b"no record")
-    assert find_head(opened(folder), tolerant=True).position == LAST
+    assert find_head(opened(folder), damage=LENIENT).position == LAST
 
 
 def test_a_tolerant_read_continues_after_missing_records(folder: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_skipped_record_is_named_once(folder: Path) -> None:
 
 def test_a_moment_after_the_hole_is_found(folder: Path) -> None:
     log = opened(folder)
-    head = find_head(log, tolerant=True)
+    head = find_head(log, damage=LENIENT)
     view = head.view(log, LENIENT)
     assert first_at_or_after(view, BEGAN_MS + 500, start=0, end=head.gap) in range(
         LAST + 1, FAR + 1
@@ -137,7 +137,7 @@ def test_a_record_at_the_last_number_that_counts_is_found(tmp_path: Path) -> Non
     write_long(tmp_path, LAST)
     last = keys.position(keys.LEAST_NUMBER, 1000) - 1
     put(tmp_path, last)
-    assert find_head(opened(tmp_path), tolerant=True).position == last
+    assert find_head(opened(tmp_path), damage=LENIENT).position == last
     for command in ("status", "log", "tail", "verify"):
         ran(command, str(tmp_path), code=1)
 
