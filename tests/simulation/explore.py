@@ -416,7 +416,8 @@ def _is_decided(state: State, call: Call, calm: ConstantKeys, faults: bool) -> b
         return False
     where = call.arguments[0]
     if where.startswith(calm.still):
-        if call.operation in _WRITES and where not in state.objects:
+        is_refused = call.operation == "put" and where in state.objects
+        if call.operation in _WRITES and not is_refused:
             raise RuntimeError(f"{call.operation} {where}: this folder was to be still")
         return call.operation in ("get_range", "list", "look", "put")
     if faults or call.operation not in ("get_range", "put") or where not in state.objects:

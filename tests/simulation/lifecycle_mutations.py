@@ -14,7 +14,7 @@ _ZOMBIE = "a zombie's slot is collected"
 
 _KEPT = "two compactors with tombstones, a crash"
 _KEPT_RESTORED = "a compactor takes over, the tombstones are restored"
-_KEPT_ACCEPTED = "the tombstones are restored before an open range, and accepted"
+_KEPT_ACCEPTED = "the tombstones are restored before a promised range, and accepted"
 _KEPT_READ = "table, tombstones and log as one, a compactor, a writer"
 
 # The line that writes a range.
@@ -170,14 +170,14 @@ MUTATIONS = [
     ),
     Mutation(
         "chain-only-torn",
-        "two compactors, the store keeps a part",
+        "two compactors of a promised range, the store keeps a part",
         "protocol/chain.py",
         "            if record_at(log, number) is not None:\n",
         "            if record_at(log, number) is not None and False:\n",
     ),
     Mutation(
         "chain-torn-passed",
-        "two compactors, the store keeps a part",
+        "two compactors of a promised range, the store keeps a part",
         "protocol/chain.py",
         "        if is_same and is_torn(bodies[0]) and listed in (None, len(bodies[0])):\n",
         "        if False:\n",

@@ -66,6 +66,12 @@ def exhaustive() -> dict[str, Configuration]:
             begin=lambda: written(1),
             still=_STILL,
         ),
+        "two compactors of a promised range, the store keeps a part": Configuration(
+            _ONE_AND_THE_NEXT,
+            Budget(parts=1),
+            begin=_promised,
+            still=_STILL,
+        ),
         "a compactor takes over, the store keeps a part": Configuration(
             _ONE_AND_THE_NEXT,
             Budget(crashes=1, parts=1),
@@ -249,7 +255,7 @@ def with_old_records() -> dict[str, Configuration]:
             begin=lambda: compacted(1, 1),
             ends={"A": "done", "B": "done"},
             follows={"B": "A"},
-            still=_STILL,
+            still=("consumers",),
             deletes=True,
             records=records,
         )
@@ -262,7 +268,7 @@ def with_old_records() -> dict[str, Configuration]:
             {"O": others(keeper("K", 4, 2 * _PAST)), "C": compactor("C", runs=2)},
             begin=_late_record,
             ends={"C": "done"},
-            still=_STILL,
+            still=("consumers",),
             deletes=True,
             records=2,
         ),
@@ -311,6 +317,16 @@ def with_tombstones() -> dict[str, Configuration]:
             },
             Budget(1, 0),
             begin=lambda: compacted(1, 1, kept),
+            ends={"M": "done"},
+            still=_STILL,
+        ),
+        "the tombstones are restored before a promised range, and accepted": Configuration(
+            {
+                "A": compactor("A", collects=False, target=kept),
+                "M": mender("M", Call("tombstones_restore"), target=kept),
+            },
+            Budget(1, 0),
+            begin=lambda: _promised(kept),
             ends={"M": "done"},
             still=_STILL,
         ),
@@ -623,9 +639,11 @@ def before(state: State, process: Process, is_last: Callable[[Call], bool]) -> S
             machine.answer(thread, answer)
 
 
-def _promised() -> State:
+def _promised(target: Target = TARGET) -> State:
     """A range is promised, and its process died before it wrote a row."""
-    return before(compacted(1, 1), compactor("1"), lambda call: call.operation == "table_write")
+    begun = compacted(1, 1, target)
+    before_write = {"table_write", "tombstones_write"}
+    return before(begun, compactor("1", target=target), lambda x: x.operation in before_write)
 
 
 def _almost(state: State) -> State:

@@ -14,6 +14,9 @@ from tests.simulation.outside import beside, with_damaged_rows
 from tests.simulation.processes import driver
 from tests.simulation.world import Call, State, apply
 
+# No process writes into one of the logs, or deletes from it.
+_STILL = "batches", "consumers", "sequencers"
+
 
 def of_two_logs() -> dict[str, Configuration]:
     """Two logs under one path in one chain and one table, and an intent whose process died."""
@@ -24,7 +27,7 @@ def of_two_logs() -> dict[str, Configuration]:
             Budget(1, 0),
             begin=_promised,
             ends={"B": "done"},
-            still=("consumers",),
+            still=_STILL,
         ),
         "a compactor of one log finds an open range of another": Configuration(
             {
@@ -34,14 +37,14 @@ def of_two_logs() -> dict[str, Configuration]:
             Budget(1, 0),
             begin=lambda: _promised(of="default"),
             ends={"B": "done"},
-            still=("consumers",),
+            still=_STILL,
         ),
         "a second log vanishes, and its range is written late": Configuration(
             {"A": both["A"], "W": _late_writer},
             begin=_promised_and_deleted,
             ends={"A": "MissingRecord done"},
             deletes=True,
-            still=("consumers",),
+            still=_STILL,
         ),
         "the rows of a second log are damaged, a crash": Configuration(
             {**both, "B": compactor("B", of="*", collects=False)},
@@ -50,14 +53,14 @@ def of_two_logs() -> dict[str, Configuration]:
             ends={"A": "InvalidLogError", "B": "InvalidLogError"},
             ending=lambda: _given_up_once,
             follows={"B": "A"},
-            still=("consumers",),
+            still=_STILL,
         ),
         "table and log as one while a range is given up": Configuration(
             {"R": current("R"), "A": both["A"]},
             begin=_promised_and_deleted,
             ends={"R": "delivered CollectedError"},
             deletes=True,
-            still=("consumers",),
+            still=_STILL,
         ),
     }
 
