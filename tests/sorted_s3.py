@@ -29,7 +29,7 @@ from xml.sax.saxutils import escape
 from sparkwal.testing.proxy import kind_of
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     # One packet for each answer: Nagle's algorithm would hold the second back.
     wbufsize = -1
@@ -53,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None: ...
 
-    def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _error(self, status: int, code: str) -> None:
-        self._answer(status, f"<Error><Code>{code}</Code></Error>".encode())
+        self.answer(status, f"<Error><Code>{code}</Code></Error>".encode())
 
     def _key(self) -> str:
         return unquote(urlsplit(self.path).path.lstrip("/"))
@@ -76,11 +76,11 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             self.objects[self._key()] = body
             self.modified[self._key()] = time.time()
-        self._answer(200, ETag=f'"{md5(body).hexdigest()}"')
+        self.answer(200, ETag=f'"{md5(body).hexdigest()}"')
 
     def do_GET(self) -> None:
         if self.path == "/__counts":
-            self._answer(200, json.dumps(self.counts).encode())
+            self.answer(200, json.dumps(self.counts).encode())
             return
         query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
         if query.get("list-type") == ["2"]:
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
         if "uploads" in query:
             # No upload can begin on this server.
             xml = b"<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>"
-            self._answer(200, xml + b"</ListMultipartUploadsResult>")
+            self.answer(200, xml + b"</ListMultipartUploadsResult>")
             return
         body = self.objects.get(self._key())
         if body is None:
@@ -98,22 +98,22 @@ class _Handler(BaseHTTPRequestHandler):
             first, last = (int(x) for x in span.removeprefix("bytes=").split("-"))
             part = body[first : last + 1]
             content = f"bytes {first}-{first + len(part) - 1}/{len(body)}"
-            self._answer(206, part, Content_Range=content, Last_Modified=self._modified())
+            self.answer(206, part, Content_Range=content, Last_Modified=self._modified())
         else:
-            self._answer(200, body, Last_Modified=self._modified())
+            self.answer(200, body, Last_Modified=self._modified())
 
     do_HEAD = do_GET
 
     def do_DELETE(self) -> None:
         with self.lock:
             self._remove(self._key())
-        self._answer(204)
+        self.answer(204)
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path == "/__reset":
             self.counts.clear()
-            self._answer(200)
+            self.answer(200)
             return
         if "delete" not in parse_qs(urlsplit(self.path).query, keep_blank_values=True):
             self._error(501, "NotImplemented")
@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._remove(f"{bucket}/{key}")
         names = "".join(f"<Deleted><Key>{escape(key or '')}</Key></Deleted>" for key in deleted)
         xml = f"<DeleteResult>{names}</DeleteResult>"
-        self._answer(200, xml.encode(), Content_Type="application/xml")
+        self.answer(200, xml.encode(), Content_Type="application/xml")
 
     def _remove(self, key: str) -> None:
         self.objects.pop(key, None)
@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         more_text = f"<IsTruncated>{str(more).lower()}</IsTruncated>"
         of = f"<Name>{bucket}</Name><Prefix>{escape(prefix.removeprefix(bucket + '/'))}</Prefix>"
         xml = f"<ListBucketResult>{of}{more_text}{entries}</ListBucketResult>"
-        self._answer(200, xml.encode(), Content_Type="application/xml")
+        self.answer(200, xml.encode(), Content_Type="application/xml")
 
 
 class _Server(ThreadingHTTPServer):
@@ -185,7 +185,7 @@ def serve(objects: Any, latency_ms: float = 0) -> Iterator[str]:
         "latency": latency_ms / 1000,
         "counts": Counter(),
     }
-    handler = type("Handler", (_Handler,), own)
+    handler = type("Handler", (Handler,), own)
     with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

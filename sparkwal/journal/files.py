@@ -142,7 +142,7 @@ class Cursor:
         return segment, last
 
 
-_CURSORS = msgspec.json.Decoder(Cursor)
+CURSORS = msgspec.json.Decoder(Cursor)
 
 
 def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
@@ -158,7 +158,7 @@ def read_cursor(folder: Folder) -> tuple[Cursor | None, str]:
     try:
         if data is None:
             return None, ""
-        return read_note(CURSOR, data, _CURSORS), ""
+        return read_note(CURSOR, data, CURSORS), ""
     except Invalid as error:
         return None, str(error)
 

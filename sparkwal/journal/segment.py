@@ -31,7 +31,7 @@ _PAD = bytes(8)
 # No header is larger. It bounds the read of a header whose length is damaged.
 LARGEST_HEADER = 16 * 2**20
 # A scan reads at least this many bytes at once.
-_BLOCK = 2**20
+BLOCK = 2**20
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Scan:
             # Check before reading or allocating: the length may be damaged.
             if offset + size <= self.size:
                 # Load the next entry's head too, so that each large entry is read once.
-                most = max(size + ENTRY_BYTES, _BLOCK)
+                most = max(size + ENTRY_BYTES, BLOCK)
                 self._block = self._reader.read_at(offset, min(most, self.size - offset))
                 self._base = offset
                 self._view = memoryview(self._block)

@@ -19,7 +19,7 @@ from sparkwal.store.base import LogStore, NotFound, Refusal, sound
 from sparkwal.store.parallel import GetRange, Range, read_parallel
 
 # The bytes of a segment that are read first: its header and its records, unless these are large.
-_FRONT = 256 * 2**10
+FRONT = 256 * 2**10
 # The segments that are opened at most to find out whether one can be trusted.
 _MOST = 32
 
@@ -88,7 +88,7 @@ def open_blocks(
     """
 
     def first_range(block: int) -> Range:
-        return Range(keys.segment_key(log.prefix, block, window), 0, _FRONT, likely=_FRONT)
+        return Range(keys.segment_key(log.prefix, block, window), 0, FRONT, likely=FRONT)
 
     def fetch(block: int, get_range: GetRange) -> tuple[int, Opened | InvalidLogError]:
         key = keys.segment_key(log.prefix, block, window)
@@ -108,10 +108,10 @@ def open_blocks(
 
 
 def _open(key: str, location: str, block: int, window: int, get_range: GetRange) -> Opened:
-    front = get_range(key, 0, _FRONT)
+    front = get_range(key, 0, FRONT)
     needed = arrowfile.needed(front)
-    if len(front) == _FRONT < needed <= arrowfile.LARGEST_FRONT:
-        front += get_range(key, _FRONT, needed - _FRONT)
+    if len(front) == FRONT < needed <= arrowfile.LARGEST_FRONT:
+        front += get_range(key, FRONT, needed - FRONT)
     number = keys.slot((block + 1) * keys.BLOCK - 1, window)
     segment = open_segment(front, number, key, location)
     if segment.end > len(front):

@@ -248,7 +248,7 @@ def _with_table(
     deletes = F.col(DELETES) if target.delete_when else F.lit(False)
     # The broadcast below is right only if each row of the log replaces the table's row.
     if by or newer.read.bytes > BROADCAST_BYTES:
-        return _merged(table, last.withColumn(DELETES, deletes), keys, by, all_columns)
+        return joined(table, last.withColumn(DELETES, deletes), keys, by, all_columns)
     key_columns = [quoted(key) for key in keys]
     log_keys = F.broadcast(rows.select(*key_columns).distinct()).alias("s")
     unchanged = table.alias("t").join(log_keys, same_keys(keys), "left_anti")
@@ -262,7 +262,7 @@ def _with_table(
     return _with_columns(unchanged, all_columns).union(inserted.select(*values))
 
 
-def _merged(
+def joined(
     table: DataFrame, last: DataFrame, keys: Sequence[str], by: str, all_columns: StructType
 ) -> DataFrame:
     """The result of a MERGE, by a full outer join, which shuffles the table."""

@@ -237,7 +237,8 @@ def test_a_folder_in_a_table_or_a_journal_is_refused(tmp_path: Path, place: str)
 def test_deltas_own_place_for_checkpoints_in_a_table_may_be_used(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "table", pa.table({"v": [1]}))
     for place in ("table/_checkpoints/q", "table/_checkpoint"):
-        sparkwal.checkpoint(str(tmp_path / "one"), "q", folder=tmp_path / place)
+        folder = sparkwal.checkpoint(str(tmp_path / "one"), "q", folder=tmp_path / place)
+        assert (Path(folder) / "sparkwal.json").exists()
 
 
 def test_a_users_lock_file_beside_a_checkpoint_stays(room: Room) -> None:

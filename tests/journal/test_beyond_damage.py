@@ -51,7 +51,7 @@ def test_a_magic_that_lies_across_two_blocks_is_found() -> None:
     begin = make_segment(folder, header)
     for shift in range(0, 64, 8):
         # An invalid place, then zeros up to an entry near the end of a block.
-        gap = segment._BLOCK - 32 + shift
+        gap = segment.BLOCK - 32 + shift
         one = b"".join(entry(1, b"content", zlib.crc32(b"content"), 1234))
         folder.put("x", folder.bytes_of(segment_name(0)) + b"garbage!" + bytes(gap - 8) + one)
         scan = Scan(folder.read("x"), begin, header)

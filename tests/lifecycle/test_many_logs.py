@@ -24,6 +24,7 @@ from sparkwal.store.base import Entry, LogStore, Page
 from sparkwal.testing.memory import MemoryStore
 from tests.chains import newest
 from tests.consumers import consumer, publish
+from tests.lifecycle.inside import known_head
 from tests.lifecycle.table import Died, ModelTable, dying_at
 from tests.lifecycle.test_coordinator import Mortal
 from tests.lifecycle.timed_log import SCHEMA, TimedLog
@@ -235,7 +236,7 @@ def test_a_new_commit_of_a_long_log_is_read_without_a_look_back(lives: Lives) ->
     # Its next leader makes records that count no more dead, as a look finds them.
     lives.write("a")
     process.run_all()
-    head = process._known["a"].head
+    head = known_head(process, "a")
     found = find_head(lives.root.sequencer("a"))
     assert head is not None and (head.position, head.live) == (found.position, found.live)
 

@@ -189,7 +189,7 @@ def test_a_run_looks_once_at_the_chain(life: Life) -> None:
 
 
 def old_floor(life: Life, newest: int) -> int | None:
-    record = collection._old_record(life.log, newest, GRACE_MS, {})
+    record = collection.old_record(life.log, newest, GRACE_MS, {})
     part = record and record.log(life.log.name)
     return part.floor if part else None
 

@@ -91,7 +91,7 @@ def by_spark(spark: SparkSession, before: Iterable[Row], tail: list[Row], by: st
     rows = spark.createDataFrame(tail, in_log)
     target = Target("table", MERGE, ("k",), by, "gone")
     last = merged_partial_rows(rows, target, table, PARTIAL, is_own=True)
-    found = read_current._merged(table, last, target.keys, by, in_table)
+    found = read_current.joined(table, last, target.keys, by, in_table)
     return [row.asDict() for row in found.collect()]
 
 

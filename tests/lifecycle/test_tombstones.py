@@ -243,11 +243,11 @@ def test_tombstones_cost_a_reader_one_list_and_their_newest_versions(
     sizes, read = StoreFiles.sizes, StoreFiles.read
 
     def list_(files: Any, start: int) -> Any:
-        requests.append(f"LIST {files._table}")
+        requests.append(f"LIST {files.table}")
         return sizes(files, start)
 
     def get(files: Any, name: str, *more: Any) -> bytes:
-        requests.append(f"GET {files._table} {name}")
+        requests.append(f"GET {files.table} {name}")
         return read(files, name, *more)
 
     monkeypatch.setattr(StoreFiles, "sizes", list_)

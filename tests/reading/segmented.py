@@ -48,7 +48,7 @@ def small_parts(patch: pytest.MonkeyPatch, frame: int, run: int, front: int) -> 
     """Let a small segment have several frames and runs, which a reader fetches one by one."""
     patch.setattr(segment, "_FRAME", frame)
     patch.setattr(segment, "RUN_SIZE", run)
-    patch.setattr(segments, "_FRONT", front)
+    patch.setattr(segments, "FRONT", front)
 
 
 def opened(store: Any, **options: Any) -> Log:

@@ -19,6 +19,7 @@ from sparkwal.lifecycle.collecting.collection import forget_old_records
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import Held, TableState
+from sparkwal.protocol.chain import newest_record
 from sparkwal.store.base import LogStore, Transient
 from tests.chains import Seen, put_next
 from tests.lifecycle.table import rows_of
@@ -236,16 +237,17 @@ def keeper(name: str, records: int, pause_ms: int) -> Process:
     """Puts records without a range, and deletes old ones after a pause."""
 
     def run(ask: Ask) -> str:
-        life = _life(name, ask)
-        begun = life._chain.newest()
+        Machine.current.name = name
+        log = world_log(WorldStore(ask), 1).sequencer("default")
+        begun = newest_record(log)
         assert begun is not None
         seen: Seen | None = Seen(begun)
         for _ in range(records):
             assert seen is not None
-            seen = put_next(life._log, seen, FLOOR, WorldClock(ask), name)
+            seen = put_next(log, seen, FLOOR, WorldClock(ask), name)
         ask(Call("sleep", (pause_ms,)))
         assert seen is not None
-        forget_old_records(life._log, begun, seen.record, GRACE_MS)
+        forget_old_records(log, begun, seen.record, GRACE_MS)
         return "done"
 
     return run

@@ -46,7 +46,7 @@ class Configuration:
     forward: int = commit.FORWARD
     kept: int = collection.KEPT_SLOTS
     block: int = keys.BLOCK
-    front: int = segments._FRONT
+    front: int = segments.FRONT
     records: int = chain.KEPT_RECORDS
 
     def explore(self, most_states: int = 10_000_000, rng: random.Random | None = None) -> Report:
@@ -120,10 +120,10 @@ def keeping(slots: int) -> Iterator[None]:
 
 
 @contextmanager
-def with_blocks(size: int, front: int = segments._FRONT) -> Iterator[None]:
-    before = keys.BLOCK, segments._FRONT
-    keys.BLOCK, segments._FRONT = size, front
+def with_blocks(size: int, front: int = segments.FRONT) -> Iterator[None]:
+    before = keys.BLOCK, segments.FRONT
+    keys.BLOCK, segments.FRONT = size, front
     try:
         yield
     finally:
-        keys.BLOCK, segments._FRONT = before
+        keys.BLOCK, segments.FRONT = before

@@ -16,11 +16,11 @@ from sparkwal.lifecycle.consumers import objects as consumers
 from sparkwal.lifecycle.consumers.consumer_list import ConsumerInfo
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol.holds import Holds
 from sparkwal.spark.source import BatchReader
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from tests.consumers import bound
+from tests.spark import inside
 from tests.spark.queries import append, follow, numbers, read, refused, values
 from tests.spark.test_offsets import SCHEMA, Stream
 
@@ -259,7 +259,7 @@ def test_a_stream_over_two_sequencers_is_a_consumer_of_each(tmp_path: Path) -> N
     assert sorted(rows) == [1, 2, 3]
     # One that appears later is registered when it is read first.
     appended(log / "sequencers" / "c", [4])
-    stream.reader._logs._by_name.clear()
+    inside.forget_logs(stream.reader)
     offset, rows = stream.turn(offset)
     assert rows == [4]
     stream.reader.commit(offset)
@@ -403,7 +403,7 @@ def test_two_streams_with_one_name_are_warned(
     slow, _ = stream.turn(stream.reader.begin({}))
     other = Stream(tmp_path, consumer="daily", startingPosition="latest")
     # As on another machine.
-    other.reader._publisher._holds = Holds(tmp_path / "elsewhere")
+    inside.is_on_another_machine(other.reader, tmp_path / "elsewhere")
     other.turn(other.reader.begin({}))
     stream.reader.commit(slow)
     assert [event.name for event in warned if "consumer" in event.name] == ["consumer_shared"]

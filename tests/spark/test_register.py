@@ -123,11 +123,14 @@ def test_registering_again_is_quiet_and_harmless(
     assert calls == []
 
 
-def test_each_session_can_be_registered(spark: SparkSession) -> None:
+def test_each_session_can_be_registered(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    spark.range(1).write.format("weaselwal").mode("append").save(path)
     # Spark refuses to register what it has found by itself for a session before.
     for session in (spark, spark.newSession(), spark.newSession()):
         sparkwal.register(session)
         sparkwal.register(session)
+        assert session.read.format("weaselwal").load(path).count() == 1
 
 
 def test_a_session_is_registered_while_one_that_knows_the_format_is_active(

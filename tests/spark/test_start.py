@@ -79,7 +79,9 @@ def test_a_query_without_state_starts(spark: SparkSession, tmp_path: Path) -> No
     log = tmp_path / "log"
     place = Path(sparkwal.checkpoint(str(log), "q", folder=tmp_path / "ck"))
     rows = without_rows(spark, tmp_path).join(spark.range(3), "id").withWatermark("at", "1 minute")
-    append(rows.union(rows), log, place)
+    query = append(rows.union(rows), log, place)
+    # Spark writes it when a query starts.
+    assert query.exception() is None and (place / "metadata").exists()
 
 
 @pytest.fixture

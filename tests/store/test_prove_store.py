@@ -26,7 +26,7 @@ from sparkwal.testing.faults import Fault
 from sparkwal.testing.memory import MemoryStore
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import Server, ServerError, log_options, make_bucket, s3_client
-from tests.sorted_s3 import _Handler, serve
+from tests.sorted_s3 import Handler, serve
 
 from .s3proxy import NEW, OLD, start_s3proxy
 
@@ -189,13 +189,13 @@ def test_a_store_that_keeps_half_a_body_is_a_limit() -> None:
 
 
 def test_a_store_whose_replies_prove_nothing_is_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = _Handler._answer
+    answer = Handler.answer
 
-    def without_etag(self: _Handler, status: int, body: bytes = b"", **headers: str) -> None:
+    def without_etag(self: Handler, status: int, body: bytes = b"", **headers: str) -> None:
         headers.pop("ETag", None)
         answer(self, status, body, **headers)
 
-    monkeypatch.setattr(_Handler, "_answer", without_etag)
+    monkeypatch.setattr(Handler, "answer", without_etag)
     monkeypatch.setattr("sparkwal.store.conformance.suite._PATIENT", RetryPolicy(0))
     report = asked_alone("replies")
     assert report.verdict == "NOT FIT"

@@ -78,7 +78,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     versions.CHECKPOINT: lambda: packing.decode(pa.compress(BLOCK, "zstd", asbytes=True), "here"),
     versions.CURSOR: lambda: progress_of(json.dumps(CURSOR)),
     versions.JOURNAL: lambda: files.read_note(
-        files.CURSOR, newer(files.note_of(files.CURSOR, {})), files._CURSORS
+        files.CURSOR, newer(files.note_of(files.CURSOR, {})), files.CURSORS
     ),
 }
 

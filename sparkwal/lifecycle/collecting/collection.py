@@ -97,7 +97,7 @@ class _Part:
         return min(before.floor, self.state.floor) if before else 0
 
 
-def _old_record(
+def old_record(
     log: LogStore, newest: int, grace_ms: int, ages: dict[int, int]
 ) -> ChainRecord | None:
     """The newest lifecycle record that is older than the grace, or None: O(log n) requests.
@@ -173,7 +173,7 @@ def _parts(
     parts = [
         _Part(one, one.state(record), one.first_unread(record), floor=0, bound=0) for one in logs
     ]
-    old = _old_record(logs[0].log, record.number, grace_ms, ages)
+    old = old_record(logs[0].log, record.number, grace_ms, ages)
     for part in parts:
         part.floor = part.bound = part.floor_in(old)
     # Below a floor that allows nothing new, the consumers do not matter.
@@ -193,7 +193,7 @@ def _parts(
     if any(part.bound > part.first for part in parts):
         # Rows are erased below a floor that was passed twice the grace ago. So a busy log deletes
         # its records before that.
-        old = _old_record(logs[0].log, record.number, 2 * grace_ms, ages)
+        old = old_record(logs[0].log, record.number, 2 * grace_ms, ages)
         for part in parts:
             part.erasable = min(part.bound, part.floor_in(old))
     _confirm_table(chain, record, parts, safeguards.table)

@@ -27,20 +27,20 @@ class StoreFiles:
     """The `Files` of a table on a disk, or on the store that the log's options describe."""
 
     def __init__(self, table: str, store: Store, prefix: str) -> None:
-        self._table = table
+        self.table = table
         self._store = store
         self._prefix = join_key(prefix, "_delta_log") + "/"
 
     def sizes(self, start: int) -> Mapping[str, int]:
         """List the files of the log from a version on, with their sizes."""
-        with table_errors(self._table):
+        with table_errors(self.table):
             entries = all_entries(self._store, self._prefix, after=f"{self._prefix}{start:020d}")
             return {entry.key.removeprefix(self._prefix): entry.size for entry in entries}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file of the log, or a range of it."""
         key = self._prefix + name
-        with table_errors(self._table):
+        with table_errors(self.table):
             if length is None:
                 return self._store.get(key)
             return self._store.get_range(key, offset, length)
@@ -55,7 +55,7 @@ class OtherFiles:
         require_library("deltalake", install_extra("lake"))
         from deltalake.fs import DeltaStorageHandler
 
-        self._table = table
+        self.table = table
         self._storage = storage
         with table_errors(table, storage):
             self._files = fs.PyFileSystem(DeltaStorageHandler(url_of(table), dict(storage)))
@@ -64,14 +64,14 @@ class OtherFiles:
         """List the files of the log from a version on, with their sizes."""
         from pyarrow import fs
 
-        with table_errors(self._table, self._storage):
+        with table_errors(self.table, self._storage):
             files = self._files.get_file_info(fs.FileSelector("_delta_log", allow_not_found=True))
             return {file.base_name: file.size for file in files}
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file of the log, or a range of it."""
         with (
-            table_errors(self._table, self._storage),
+            table_errors(self.table, self._storage),
             self._files.open_input_file(f"_delta_log/{name}") as file,
         ):
             return bytes(file.read() if length is None else file.read_at(length, offset))
