@@ -160,11 +160,11 @@ class LifecycleOptions(StoreOptions, Policy):
 
 @dataclass(frozen=True)
 class LogState:
-    """The state of a log, as `measure` reads it.
+    """The state of a log, as `measure` reads it. A run has finished its open range before.
 
     Attributes:
         log_id: the log.
-        cut, to: as in its newest lifecycle record. An intent is open while `to` is above `cut`.
+        cut: as in its newest lifecycle record.
         has_table: rows go to a table.
         first_ms: the time of the first commit at or after `cut`, or None without such a commit. Of
             a cold log it may be that of its last commit.
@@ -179,7 +179,6 @@ class LogState:
 
     log_id: str
     cut: int
-    to: int
     has_table: bool
     first_ms: int | None = None
     last_ms: int | None = None
@@ -216,8 +215,7 @@ def decide(state: LogState, policy: Policy, now_ms: int) -> Due:
         limit = "hardLimitBytes"
     elif policy.soft_limit is not None and state.waiting_bytes >= policy.soft_limit:
         limit = "softLimitBytes"
-    # Finish an open intent before the next range.
-    if state.to > state.cut or not state.has_table or state.first_ms is None:
+    if not state.has_table or state.first_ms is None:
         return Due(None, limit)
     last_ms = state.first_ms if state.last_ms is None else max(state.first_ms, state.last_ms)
     window_start_ms = _window_start(policy, now_ms)
@@ -252,8 +250,7 @@ def decide_together(states: Mapping[str, LogState], policy: Policy, now_ms: int)
     start_ms = _window_start(policy, now_ms)
     for name, state in states.items():
         has_old = state.first_ms is not None and state.first_ms <= start_ms
-        is_at_rest = state.has_table and state.to == state.cut
-        if due[name].before_ms is None and is_at_rest and has_old:
+        if due[name].before_ms is None and state.has_table and has_old:
             due[name] = replace(due[name], before_ms=start_ms)
     return due
 
@@ -285,7 +282,7 @@ def measure(
     Args:
         log: the log.
         head: its head.
-        chain: the log in the newest record of the chain.
+        chain: the log in the newest record of the chain, without an open range.
         policy: the policy.
         now_ms: the present time.
         has_table: rows go to a table, although none was promised yet.
@@ -296,7 +293,6 @@ def measure(
     state = LogState(
         log_id=chain.log_id,
         cut=cut,
-        to=max(chain.to, cut),
         has_table=has_table,
         last_ms=head.live.header.timestamp_ms if head.live else None,
         counted=cut,
@@ -309,7 +305,7 @@ def measure(
             rows=before.rows,
             bytes=before.bytes,
         )
-    if state.has_table and not chain.is_open:
+    if state.has_table:
         state = _count(log, head, state, policy, now_ms)
     if policy.soft_limit is not None or policy.hard_limit is not None:
         start = state.cut if state.has_table else chain.floor

@@ -15,7 +15,7 @@ from sparkwal.options.parsing import parse
 
 MINUTE = 60_000
 NOON = 1_700_000_000_000
-EMPTY = LogState(log_id="a", cut=0, to=0, has_table=True)
+EMPTY = LogState(log_id="a", cut=0, has_table=True)
 # A log that is written to: its first commit is six minutes old, its last a minute.
 BUSY = replace(EMPTY, first_ms=NOON - 6 * MINUTE, last_ms=NOON - MINUTE)
 
@@ -60,11 +60,6 @@ def test_a_threshold_of_zero_waits_for_the_window_only(name: str) -> None:
     assert decide(BUSY, Policy(**values), NOON - 2 * MINUTE) == Due()
 
 
-def test_an_open_intent_is_finished_before_another_range_is_begun() -> None:
-    open_intent = replace(BUSY, to=5, rows=10**9, waiting_bytes=7)
-    assert decide(open_intent, Policy(soft_limit=7), NOON) == Due(limit="softLimitBytes")
-
-
 def test_a_clock_set_back_makes_commits_count_as_new() -> None:
     busy = replace(BUSY, rows=10**9)
     assert decide(busy, Policy(), NOON - 5 * MINUTE) == Due()
@@ -99,11 +94,9 @@ numbers = st.integers(0, 20)
 
 @st.composite
 def states(draw: st.DrawFn) -> LogState:
-    cut, to = sorted(draw(st.tuples(numbers, numbers)))
     return LogState(
         log_id="a",
-        cut=cut,
-        to=to if draw(st.booleans()) else cut,
+        cut=draw(numbers),
         has_table=draw(st.booleans()),
         first_ms=draw(st.none() | moments),
         last_ms=draw(st.none() | moments),
@@ -134,7 +127,7 @@ def test_every_decision_keeps_the_rules(state: LogState, policy: Policy, now_ms:
     due = decide(state, policy, now_ms)
     assert (due.limit == "hardLimitBytes") == (state.waiting_bytes >= (policy.hard_limit or 99))
     if due.before_ms is not None:
-        assert state.to <= state.cut and state.has_table and state.first_ms is not None
+        assert state.has_table and state.first_ms is not None
         # There is something to persist, and nothing beyond what is known to be there.
         assert state.first_ms <= due.before_ms
         last_ms = state.first_ms if state.last_ms is None else state.last_ms
