@@ -260,18 +260,22 @@ def with_old_records() -> dict[str, Configuration]:
             records=records,
         )
 
-    return {
-        "a compactor sleeps until its number was used and freed": configuration(2, 2 * _PAST),
-        "a compactor does not sleep while records are deleted": configuration(2, 0),
-        "a compactor sleeps, and its number stays in use": configuration(4, 2 * _PAST),
-        "a late lifecycle record at a number that was freed": Configuration(
-            {"O": others(keeper("K", 4, 2 * _PAST)), "C": compactor("C", runs=2)},
+    def late(runs: int) -> Configuration:
+        return Configuration(
+            {"O": others(keeper("K", 4, 2 * _PAST)), "C": compactor("C", runs=runs)},
             begin=_late_record,
             ends={"C": "done"},
             still=("consumers",),
             deletes=True,
             records=2,
-        ),
+        )
+
+    return {
+        "a compactor sleeps until its number was used and freed": configuration(2, 2 * _PAST),
+        "a compactor does not sleep while records are deleted": configuration(2, 0),
+        "a compactor sleeps, and its number stays in use": configuration(4, 2 * _PAST),
+        "a late lifecycle record at a number that was freed": late(runs=1),
+        "a late lifecycle record at a number that was freed, two runs": late(runs=2),
     }
 
 

@@ -12,6 +12,7 @@ LONG = {
     "a busy appender hands over, a crash",
     "a compactor of one log finds an open range of another",
     "a consumer that passes over rows, a record now and then, a lost disk",
+    "a late lifecycle record at a number that was freed",
     "a log that a backup has put back by 1",
     "a log that a backup has put back by all microbatches",
     "a lost disk or a backup, then sparkwal.checkpoint",
@@ -42,6 +43,8 @@ LONG = {
 }
 # The largest of their kind. No mutation needs them: each has a smaller search of the same rules.
 SLOW = {
+    # "a late lifecycle record at a number that was freed"
+    "a late lifecycle record at a number that was freed, two runs",
     # "two in flight, one that the store keeps in part, a takeover"
     "two in flight, one that the store keeps in part, two takeovers and a stream",
     # "the tombstones are restored before a promised range, and accepted"
