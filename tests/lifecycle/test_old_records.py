@@ -159,7 +159,9 @@ def test_a_process_that_slept_between_look_and_put_begins_again(life: Life) -> N
             slept = True
             advance(life, 20)
             life.later(3 * GRACE_MS)
-            collection.forget_old_records(life.log, None, newest_record(life.log), GRACE_MS)
+            newest = newest_record(life.log)
+            assert newest is not None
+            collection.forget_old_records(life.log, None, newest, GRACE_MS)
 
     life.table.before = sleep
     run = life.process().run_once()

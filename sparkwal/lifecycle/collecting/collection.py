@@ -23,6 +23,7 @@ from sparkwal.protocol.archive import named_records
 from sparkwal.protocol.chain import KEPT_RECORDS, Chain, MovedOn, record_at
 from sparkwal.protocol.lifecycle_steps import with_logs
 from sparkwal.protocol.recovery import Head
+from sparkwal.protocol.segments import FRONT
 from sparkwal.reading.floor import KEPT_SLOTS
 from sparkwal.reading.listing import list_logs
 from sparkwal.store.base import (
@@ -37,8 +38,6 @@ from sparkwal.store.base import (
 )
 from sparkwal.store.parallel import run_parallel
 
-# The bytes of a segment that hold its header.
-_FRONT = 256 * 2**10
 # A run deletes old records of the chain if the newest number passed a multiple of this meanwhile.
 EVERY = 100
 
@@ -476,7 +475,7 @@ def _unneeded_segments(log: LogStore, head: Head, bound: int) -> Iterator[Entry]
 
     def is_foreign(entry: Entry) -> bool:
         try:
-            front = open_front(log.store.get_range(entry.key, 0, _FRONT), entry.key)
+            front = open_front(log.store.get_range(entry.key, 0, FRONT), entry.key)
         except (InvalidLogError, NotFound):
             # `sparkwal segment` replaces a damaged one.
             return False
@@ -496,8 +495,8 @@ def _unneeded_segments(log: LogStore, head: Head, bound: int) -> Iterator[Entry]
 
 
 def forget_old_records(
-    log: LogStore, begun: ChainRecord | None, newest: ChainRecord | None, grace_ms: int
-) -> int:
+    log: LogStore, begun: ChainRecord | None, newest: ChainRecord, grace_ms: int
+) -> None:
     """Delete records that no process needs, after each hundred new ones.
 
     The first record stays (§4), and the newest `KEPT_RECORDS` numbers. A collection takes its
@@ -510,15 +509,12 @@ def forget_old_records(
         begun: the newest record when the run began; with None it deletes in any case.
         newest: the newest record now.
         grace_ms: the grace.
-
-    Returns:
-        The number of deleted records.
     """
-    if newest is None or newest.number >= keys.MAX - KEPT_RECORDS:
-        return 0
+    if newest.number >= keys.MAX - KEPT_RECORDS:
+        return
     before = keys.MAX + 1 if begun is None else begun.number
     if (keys.MAX - before) // EVERY == (keys.MAX - newest.number) // EVERY:
-        return 0
+        return
     prefix = keys.lifecycle_prefix(log.root.prefix)
     # SAFETY(chain-newest-kept) §10: the newest thousand numbers of the chain are never freed
     last_kept = newest.number + KEPT_RECORDS - 1
@@ -530,8 +526,6 @@ def forget_old_records(
     # A policy from before this version does not allow the delete. Then the records stay.
     with suppress(OptionError):
         delete_listed(log.store, old)
-        return len(old)
-    return 0
 
 
 def _older(log: LogStore, entries: list[Entry], age_ms: int) -> list[Entry]:
