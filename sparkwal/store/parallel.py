@@ -6,12 +6,14 @@ doubles the CPU time of a small GET. So with `read_parallel` the caller's thread
 GETs of many items on open connections, and reads the replies one by one.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from sparkwal.store.base import Store
 from sparkwal.store.hedge import Call
@@ -24,6 +26,8 @@ R_co = TypeVar("R_co", covariant=True)
 _END: Any = object()
 # A reply of at most so many bytes fits into the buffer of a socket, and waits there for its reader.
 SMALL = 64 * 2**10
+# For each store one item for each thread that may still begin. Popping and appending are atomic.
+_free: WeakKeyDictionary[Store, list[None]] = WeakKeyDictionary()
 # `Store.get_range`.
 GetRange = Callable[[str, int, int], bytes]
 
@@ -128,18 +132,17 @@ def run_parallel(
     items: Iterable[T],
     *,
     at_once: int | None = None,
-    callers: int = 1,
 ) -> Iterator[R]:
     """Call `function` with each item in threads, and return the results in order.
 
-    At most `store.concurrency` calls run at once, and at most so many results wait to be consumed.
-    Items are taken when they are needed. A single item runs in the caller's thread.
+    All calls for one store share `store.concurrency` threads, also a call inside another. If none
+    is free, an item runs in the caller's thread, as a single item does. At most `store.concurrency`
+    results wait to be consumed. Items are taken when they are needed.
 
     Args:
         at_once: begin with so many calls, and add one for each result that is consumed.
-        callers: how many threads call this at the same time. They share the concurrency.
     """
-    return _in_order(store, _Plain(function), items, at_once=at_once, callers=callers)
+    return _in_order(store, _Plain(function), items, at_once=at_once)
 
 
 def read_parallel(
@@ -181,9 +184,8 @@ def _in_order(
     at_once: int | None,
     weigh: Callable[[T], int] = lambda _: 0,
     capacity: int = 0,
-    callers: int = 1,
 ) -> Iterator[R]:
-    widest = max(store.concurrency // callers, 1)
+    widest = max(store.concurrency, 1)
     width = min(at_once or widest, widest)
     pending: deque[tuple[_Begun[R], int]] = deque()
     weight_ahead = 0
@@ -208,7 +210,8 @@ def _in_order(
                 is_single = False
         call = partial(fetcher.run, item)
         # A single item gains nothing from another thread.
-        return _Begun(call, is_lazy=True) if is_single else _Begun(Call(call).result)
+        result = None if is_single else _in_thread(store, call)
+        return _Begun(call, is_lazy=True) if result is None else _Begun(result)
 
     try:
         while (item := next(work, _END)) is not _END:
@@ -224,3 +227,35 @@ def _in_order(
     finally:
         for begun, _ in pending:
             begun.close()
+
+
+def _in_thread(store: Store, call: Callable[[], R]) -> Callable[[], R] | None:
+    """Begin a call in another thread, and return what waits for its result.
+
+    Returns:
+        None if as many calls run as the store is fit for.
+    """
+    free = _free.get(store)
+    if free is None:
+        free = _free.setdefault(store, [None] * store.concurrency)
+    try:
+        free.pop()
+    except IndexError:
+        return None
+
+    def run() -> R:
+        try:
+            return call()
+        finally:
+            free.append(None)
+
+    return Call(run).result
+
+
+def _forget_parent() -> None:
+    """Begin with all places free after a fork: the parent's threads do not run here."""
+    global _free
+    _free = WeakKeyDictionary()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

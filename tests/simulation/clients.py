@@ -32,7 +32,7 @@ class WorldStore:
     identity: str = "sim://store"
     concurrency: int = 3
     retries: int = 0
-    undone: list[bool] = field(default_factory=list)
+    undone: list[bool] = field(default_factory=list, compare=False)
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         if key.startswith(f"{PREFIX}/consumers/"):
@@ -99,7 +99,7 @@ class WorldStore:
 class ReadersStore(WorldStore):
     """The same, and it notes what was committed whenever it listed."""
 
-    committed: list[Verdict] = field(default_factory=list)
+    committed: list[Verdict] = field(default_factory=list, compare=False)
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         committed, (entries, more) = self.ask(Call("look", (prefix, limit, after)))

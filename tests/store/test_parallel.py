@@ -95,24 +95,48 @@ def test_results_at_hand_and_a_single_item_need_no_thread() -> None:
     assert mixed[::2] == [caller] * 5 and caller not in mixed[1::2]
 
 
-@pytest.mark.parametrize(("callers", "most"), [(1, 8), (2, 4), (8, 1), (1000, 1)])
-def test_several_callers_share_the_concurrency(callers: int, most: int) -> None:
+def test_calls_inside_calls_share_the_threads_of_their_store() -> None:
     """Fifty logs with 64 requests each would need thousands of threads."""
+    caller = threading.current_thread()
+    store = MemoryStore(concurrency=8)
     lock = threading.Lock()
-    running = 0
+    running: set[threading.Thread] = set()
     highest = 0
 
-    def run(_: int) -> None:
-        nonlocal running, highest
+    def run(number: int) -> int:
+        nonlocal highest
         with lock:
-            running += 1
-            highest = max(highest, running)
-        time.sleep(0.005)
+            running.add(threading.current_thread())
+            highest = max(highest, len(running - {caller}))
+        time.sleep(0.0005)
         with lock:
-            running -= 1
+            running.discard(threading.current_thread())
+        return number
 
-    list(run_parallel(WIDE, run, range(40), callers=callers))
-    assert highest <= most
+    def of_log(log: int) -> int:
+        return sum(run_parallel(store, run, range(40)))
+
+    assert [*run_parallel(store, of_log, range(50))] == [sum(range(40))] * 50
+    assert highest <= 8
+    # All places are free again: so many calls meet at once.
+    meeting = threading.Barrier(8)
+    assert len([*run_parallel(store, lambda _: meeting.wait(30), range(8))]) == 8
+
+
+@pytest.mark.process
+def test_a_forked_child_has_all_threads_of_a_store() -> None:
+    store = MemoryStore(concurrency=8)
+    ends = threading.Event()
+    meeting = threading.Barrier(8)
+    work = run_parallel(store, lambda number: number == 0 or ends.wait(30), range(9))
+    assert next(work)
+    child = os.fork()
+    if child == 0:
+        met = [*run_parallel(store, lambda _: meeting.wait(30), range(8))]
+        os._exit(0 if len(met) == 8 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    ends.set()
+    assert all(work)
 
 
 def test_an_error_comes_where_its_item_stands() -> None:

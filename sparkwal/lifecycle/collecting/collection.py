@@ -292,7 +292,7 @@ def collect(
         if not part.held_by and part.bound < part.known.live_head.gap:
             # A consumer that does not continue may keep the floor itself from moving.
             part.held_by = _holders(readers, part, safeguards)
-        return part.log.name, _collect(part, uploads, dry_run=dry_run, logs=len(due))
+        return part.log.name, _collect(part, uploads, dry_run=dry_run, is_single=len(due) == 1)
 
     collections |= run_parallel(logs[0].log.store, work, due)
     if not dry_run:
@@ -302,14 +302,14 @@ def collect(
 
 
 def _collect(
-    part: _Part, uploads: Mapping[str, Sequence[Unfinished]], *, dry_run: bool, logs: int
+    part: _Part, uploads: Mapping[str, Sequence[Unfinished]], *, dry_run: bool, is_single: bool
 ) -> Collection:
-    """Collect one of so many logs that are collected together."""
+    """Collect a log. `is_single`: no other one is collected with it."""
     log, head, state, bound = part.log, part.known.live_head, part.state, part.bound
     taken = _take(part, dry_run=dry_run)
     # A log that is too short for a segment of its own may have those of a deleted log. Only the
     # collection of a single log, or one that looks again, lists them.
-    has_blocks = head.gap >= keys.BLOCK or logs == 1 or part.known.looks_again
+    has_blocks = head.gap >= keys.BLOCK or is_single or part.known.looks_again
     old = [*_unneeded_segments(log, head, bound)] if has_blocks else []
     gone = taken.taken(log.store, old, dry_run=dry_run)
     unfinished = [*_below_bound(log, head, bound, uploads)]
@@ -317,7 +317,7 @@ def _collect(
         log.store.discard(upload)
     # SAFETY(erase-below-bound) §10: rows are erased only below the bound
     positions = [at for at in taken.staying if part.first <= at < part.erasable]
-    erasure = erase_rows(log, head.window, state.log_id, positions, dry_run=dry_run, logs=logs)
+    erasure = erase_rows(log, head.window, state.log_id, positions, dry_run=dry_run)
     if not dry_run:
         if gone.objects or unfinished:
             events.emit(events.Collected(log.url, bound, gone.objects, gone.bytes))

@@ -48,7 +48,6 @@ def erase_rows(
     positions: Sequence[int],
     *,
     dry_run: bool = False,
-    logs: int = 1,
 ) -> Erasure:
     """Erase the rows in the records of these positions.
 
@@ -62,7 +61,6 @@ def erase_rows(
         positions: the positions. They are below the floor for longer than the grace, and no
             consumer needs them.
         dry_run: count the records only.
-        logs: how many logs are erased at the same time.
     """
 
     def erase(position: int) -> bool | str | SparkWalError:
@@ -75,7 +73,7 @@ def erase_rows(
         except (InvalidLogError, OptionError) as error:
             return error
 
-    results = [*run_parallel(log.store, erase, positions, callers=logs)]
+    results = [*run_parallel(log.store, erase, positions)]
     left = [
         (position, result)
         for position, result in zip(positions, results, strict=True)
