@@ -86,7 +86,7 @@ def inputs(log: LogStore, head: Head, start: int, end: int) -> Iterator[Input]:
             front = fronts.get(last)
             header = record.header
             if isinstance(header, CommitHeader):
-                yield _input(log, record, header, front if isinstance(front, bytes) else None)
+                yield _input(log, record, header, front)
         if last != chunk.stop - 1:
             term = None
 

@@ -179,7 +179,7 @@ def read_block(
     label = log.locate(number, window)
     fetched = fetch_slot(log, position, window) if front is None else front
     record = open_again(log, position, window, fetched)
-    if record is None or not isinstance(fetched, bytes):
+    if record is None or fetched is None:
         raise InvalidLogError(
             f"{MissingRecord(log, position, window)}. It holds the checkpoint of query {query_id}, "
             "which no segment has"

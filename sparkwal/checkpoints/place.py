@@ -121,8 +121,7 @@ def _find_base(fork: Fork, log: LogStore) -> Base:
     damage: InvalidLogError | None = None
     newest: tuple[SlotRecord, bytes] | None = None
     try:
-        fetched = fetch_slot(log, entry.position, window) if front is None else front
-        front = fetched if isinstance(fetched, bytes) else None
+        front = fetch_slot(log, entry.position, window) if front is None else front
         files = packing.read_files(log, window, query_id, entry, front)
     except InvalidLogError as error:
         damage = error
@@ -238,7 +237,7 @@ def _read(log: LogStore, position: int, window: int) -> _Begin | None:
         raise OptionError(
             f"{log.url} holds no record up to position {position}: fork at a later position"
         )
-    return _Begin(position, live, front if live is slot and isinstance(front, bytes) else None)
+    return _Begin(position, live, front if live is slot else None)
 
 
 def _newest(log: LogStore, window: int) -> tuple[SlotRecord, bytes] | None:
@@ -256,7 +255,7 @@ def _newest(log: LogStore, window: int) -> tuple[SlotRecord, bytes] | None:
             record = open_again(log, position, window, front)
         except InvalidLogError:
             return None
-        if record is not None and isinstance(front, bytes):
+        if record is not None and front is not None:
             return record, front
     return None
 

@@ -4,7 +4,6 @@ time."""
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import count, islice
-from operator import itemgetter
 from types import MappingProxyType
 
 from sparkwal.errors import InvalidLogError
@@ -18,58 +17,45 @@ from sparkwal.protocol.slots import (
     SlotRecord,
     TornRecord,
     copied,
-    fetch_slot,
     first_listed,
-    first_range,
+    front_of,
     open_again,
     read_any,
     read_slot,
 )
 from sparkwal.protocol.view import LogView, Slot
 from sparkwal.store.base import LogStore
-from sparkwal.store.parallel import GetRange, Range, read_parallel, run_parallel
+from sparkwal.store.parallel import Range, get_many, run_parallel
 
 # The maximum number of records that are fetched at once. A probe grows up to this.
 WIDEST_PROBE = 32
 # After this many positions without a record, LISTs find the next one: anyone may have put a record
 # at any position.
 LONG_HOLE = 16
-# The bytes that are requested ahead of the reader.
-_AHEAD = WIDEST_PROBE * WHOLE
 _NONE: Mapping[int, SlotRecord] = MappingProxyType({})
 
 
-class _Requests:
-    """The requests of a read, in order: each position, and the bytes to request of its record.
-
-    The first records are requested with all bytes that the caller wants. If they were small, later
-    requests are smaller, so that more of them fit into `_AHEAD`; a larger record then costs another
-    request.
+class _Positions:
+    """The positions of a read in order, without those that a LIST shows to be empty.
 
     Attributes:
-        likely: the bytes that the next reply probably has.
+        empty: how many positions in a row had no record.
     """
 
-    def __init__(self, view: LogView, start: int, end: int, size: int) -> None:
-        self.likely = size
+    def __init__(self, view: LogView, start: int, end: int) -> None:
+        self.empty = 0
         self._view = view
         self._start = start
         self._end = end
-        self._size = size
-        self._asked = size
-        self._small = min(size, _AHEAD // max(view.log.store.concurrency, 1))
-        self._largest = 0
-        # The number of positions in a row without a record.
-        self._empty = 0
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
+    def __iter__(self) -> Iterator[int]:
         position, end = self._start, self._end
         # SAFETY(read-to-head) §3: readers read every record up to the head
         while position < end:
-            yield position, self._asked
+            yield position
             position += 1
-            if self._empty >= LONG_HOLE and self._view.damage.continues:
-                self._empty = 0
+            if self.empty >= LONG_HOLE and self._view.damage.continues:
+                self.empty = 0
                 position = self._after_hole(position)
 
     def _after_hole(self, begin: int) -> int:
@@ -78,17 +64,6 @@ class _Requests:
         if position > begin and view.damage.report is not None:
             view.damage.report(MissingRecord(view.log, begin, view.window, end=position))
         return position
-
-    def note(self, position: int, record: SlotRecord | None) -> None:
-        """Take into account what was read at a position: a record, or None."""
-        if record is None:
-            self._empty += 1
-            return
-        self._empty = 0
-        self._largest = max(self._largest, record.size)
-        if position - self._start >= WIDEST_PROBE:
-            self._asked = self._small if self._largest <= self._small else self._size
-            self.likely = min(self._size, self._largest)
 
 
 class Judge:
@@ -184,9 +159,14 @@ def live_records(
     """
     damage = view.damage
     log_id = view.log_id
-    requests = _Requests(view, start, end, size)
+    positions = _Positions(view, start, end)
     judge = Judge(view, term)
-    for position, front in _fetched(view, requests, cached, at_once):
+
+    def wanted(position: int) -> Range | None:
+        return None if position in cached else front_of(view.log, position, view.window, size)
+
+    fronts = get_many(view.log.store, ((at, wanted(at)) for at in positions), at_once=at_once)
+    for position, front in fronts:
         try:
             # Decode in this thread: decoding threads would wait for each other.
             record = cached.get(position) or open_again(
@@ -194,7 +174,7 @@ def live_records(
             )
             if record is None:
                 record = copied(view.log, position, view.window, log_id)
-            requests.note(position, record)
+            positions.empty = 0 if record is not None else positions.empty + 1
             if record is None and not damage.skips_lost:
                 raise MissingRecord(view.log, position, view.window)
         except TornRecord as torn:
@@ -216,39 +196,6 @@ def live_records(
     if judge.run is not None:
         passed = (torn for torn in judge.run.passed if start <= torn.position < end)
         report_passed(view.log, passed)
-
-
-def _fetched(
-    view: LogView, requests: _Requests, cached: Mapping[int, SlotRecord], at_once: int
-) -> Iterator[tuple[int, bytes | InvalidLogError | None]]:
-    """The positions of a read in order, each with the first bytes of its record; see `fetch_slot`.
-
-    Those of a cached record are not fetched.
-    """
-
-    def fetch(
-        request: tuple[int, int], get_range: GetRange
-    ) -> tuple[int, bytes | InvalidLogError | None]:
-        position, size = request
-        if position in cached:
-            return position, None
-        return position, fetch_slot(view.log, position, view.window, size, get_range)
-
-    def first(request: tuple[int, int]) -> Range | None:
-        position, size = request
-        if position in cached:
-            return None
-        return first_range(view.log, position, view.window, size, requests.likely)
-
-    return read_parallel(
-        view.log.store,
-        fetch,
-        requests,
-        first_range=first,
-        at_once=at_once,
-        weigh=itemgetter(1),
-        capacity=_AHEAD,
-    )
 
 
 def _check_link(

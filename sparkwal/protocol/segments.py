@@ -15,8 +15,8 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import Mark
 from sparkwal.format.segment import Copy, Segment, open_segment
 from sparkwal.protocol.slots import GLANCE, SlotRecord, read_slot
-from sparkwal.store.base import LogStore, NotFound, Refusal, sound
-from sparkwal.store.parallel import GetRange, Range, read_parallel
+from sparkwal.store.base import LogStore, NotFound, Refusal, Store, sound
+from sparkwal.store.parallel import run_parallel
 
 # The bytes of a segment that are read first: its header and its records, unless these are large.
 FRONT = 256 * 2**10
@@ -87,35 +87,30 @@ def open_blocks(
         Each block with its segment, or with the reason why it cannot be used.
     """
 
-    def first_range(block: int) -> Range:
-        return Range(keys.segment_key(log.prefix, block, window), 0, FRONT, likely=FRONT)
-
-    def fetch(block: int, get_range: GetRange) -> tuple[int, Opened | InvalidLogError]:
+    def fetch(block: int) -> tuple[int, Opened | InvalidLogError]:
         key = keys.segment_key(log.prefix, block, window)
         location = f"{log.store.url}/{key}"
+        attempt = partial(_open, log.store, key, location, block, window)
         try:
-            attempt = partial(_open, key, location, block, window)
-            return block, sound(
-                key, lambda: attempt(get_range), lambda: attempt(log.store.get_range)
-            )
+            return block, sound(key, attempt, attempt)
         except NotFound:
             # SAFETY(segment-falls-back) §13: a reader without a segment reads the records
             return block, InvalidLogError(f"{location}: it was deleted meanwhile")
         except InvalidLogError as error:
             return block, error
 
-    return read_parallel(log.store, fetch, blocks, first_range=first_range)
+    return run_parallel(log.store, fetch, blocks)
 
 
-def _open(key: str, location: str, block: int, window: int, get_range: GetRange) -> Opened:
-    front = get_range(key, 0, FRONT)
+def _open(store: Store, key: str, location: str, block: int, window: int) -> Opened:
+    front = store.get_range(key, 0, FRONT)
     needed = arrowfile.needed(front)
     if len(front) == FRONT < needed <= arrowfile.LARGEST_FRONT:
-        front += get_range(key, FRONT, needed - FRONT)
+        front += store.get_range(key, FRONT, needed - FRONT)
     number = keys.slot((block + 1) * keys.BLOCK - 1, window)
     segment = open_segment(front, number, key, location)
     if segment.end > len(front):
-        front += get_range(key, len(front), segment.end - len(front))
+        front += store.get_range(key, len(front), segment.end - len(front))
     segment.check(segment.of_records, front[needed : segment.end])
     first = segment.of_rows[: segment.runs[0].stop] if segment.runs else ()
     if first and first[-1].end <= len(front):

@@ -10,7 +10,7 @@ from sparkwal.format import arrowfile, keys
 from sparkwal.format.header import CommitHeader, LeaderHeader, SlotHeader, check_parts
 from sparkwal.format.segment import Copied
 from sparkwal.store.base import Front, LogStore, NotFound, numbered, sound
-from sparkwal.store.parallel import GetRange, Range
+from sparkwal.store.parallel import Range
 
 R = TypeVar("R")
 
@@ -106,7 +106,8 @@ def read_front(
     name = log.locate(number, window)
 
     def read() -> arrowfile.Opened:
-        opened = arrowfile.open_front(_front(log, number, window, size), name)
+        front = Front.of(log.store.get_range(log.key(number), 0, size), 0, size)
+        opened = arrowfile.open_front(_with_header(log, number, name, front), name)
         # In a copied or renamed object the number differs from that of the key.
         if opened.header.number != number:
             raise InvalidLogError(f"{name}: the header holds number {opened.header.number}")
@@ -115,24 +116,19 @@ def read_front(
     return sound(log.key(number), read, read)
 
 
-def _front(
-    log: LogStore,
-    number: int,
-    window: int | None,
-    size: int,
-    get_range: GetRange | None = None,
-) -> bytes:
-    key = log.key(number)
-    front = (get_range or log.store.get_range)(key, 0, size)
+def _with_header(log: LogStore, number: int, name: str, front: bytes) -> bytes:
+    """The first bytes of an object up to its rows: 1 GET if `front` ends before.
+
+    Raises:
+        NotFound: the object is missing now.
+        InvalidLogError: its header is damaged.
+    """
     needed = arrowfile.needed(front)
-    if len(front) == size < needed:
-        if needed > arrowfile.LARGEST_FRONT:
-            name = log.locate(number, window)
-            raise InvalidLogError(f"{name}: the schema message claims {needed} bytes")
-        size = needed
-        front = log.store.get_range(key, 0, size)
-    # A reply that is shorter than the requested range is the complete object.
-    return Front.with_total(front, len(front)) if len(front) < size else front
+    if len(front) in (needed, Front.size_of(front)) or needed < len(front):
+        return front
+    if needed > arrowfile.LARGEST_FRONT:
+        raise InvalidLogError(f"{name}: the schema message claims {needed} bytes")
+    return Front.of(log.store.get_range(log.key(number), 0, needed), 0, needed)
 
 
 def read_slot(
@@ -183,7 +179,7 @@ def open_again(
     log: LogStore,
     position: int,
     window: int,
-    fetched: bytes | InvalidLogError | None,
+    fetched: bytes | None,
     size: int = WHOLE,
 ) -> SlotRecord | None:
     """Decode the record at `position` as `open_slot`, but read damaged bytes once more.
@@ -195,7 +191,7 @@ def open_again(
         WrongWindow: see `read_slot`.
     """
 
-    def decode(fetched: bytes | InvalidLogError | None) -> SlotRecord | WrongWindow | None:
+    def decode(fetched: bytes | None) -> SlotRecord | WrongWindow | None:
         try:
             return open_slot(log, position, window, fetched)
         except WrongWindow as sound_record:
@@ -219,9 +215,9 @@ def _second_look(
     log: LogStore,
     position: int,
     window: int,
-    fetched: bytes | InvalidLogError | None,
+    fetched: bytes | None,
     size: int,
-    decode: Callable[[bytes | InvalidLogError | None], R],
+    decode: Callable[[bytes | None], R],
 ) -> R:
     """Decode the first bytes at `position`, and read them once more if they are damaged."""
 
@@ -287,7 +283,7 @@ def read_back(log: LogStore, sent: SlotHeader, data: bytes) -> tuple[SlotRecord,
     position, window = sent.position, sent.window
     size = max(WHOLE, len(data) + 1)
 
-    def decode(fetched: bytes | InvalidLogError | None) -> tuple[SlotRecord, bool] | None:
+    def decode(fetched: bytes | None) -> tuple[SlotRecord, bool] | None:
         record = open_slot(log, position, window, fetched)
         if record is None:
             return None
@@ -310,32 +306,26 @@ def broken_off(log: LogStore, number: int, size: int) -> InvalidLogError:
     )
 
 
-def fetch_slot(
-    log: LogStore,
-    position: int,
-    window: int,
-    size: int = WHOLE,
-    get_range: GetRange | None = None,
-) -> bytes | InvalidLogError | None:
-    """Read the first bytes at `position`, for `open_slot`. An InvalidLogError is returned, not
-    raised."""
+def front_of(log: LogStore, position: int, window: int, size: int) -> Range:
+    """The first bytes at `position`, for `get_many`."""
+    return Range(log.key(keys.slot(position, window)), 0, size, is_front=True)
+
+
+def fetch_slot(log: LogStore, position: int, window: int, size: int = WHOLE) -> bytes | None:
+    """Read the first bytes at `position`, for `open_slot`."""
+    key, offset, length, _ = front_of(log, position, window, size)
     try:
-        return _front(log, keys.slot(position, window), window, size, get_range)
+        return Front.of(log.store.get_range(key, offset, length), offset, length)
     except NotFound:
         return None
-    except InvalidLogError as error:
-        return error
-
-
-def first_range(log: LogStore, position: int, window: int, size: int, likely: int) -> Range:
-    """The range that a read of a slot reads first, for `read_parallel`."""
-    return Range(log.key(keys.slot(position, window)), 0, size, likely)
 
 
 def open_slot(
-    log: LogStore, position: int, window: int, fetched: bytes | InvalidLogError | None
+    log: LogStore, position: int, window: int, fetched: bytes | None
 ) -> SlotRecord | None:
     """Decode the record at `position` from the result of `fetch_slot`.
+
+    It costs 1 GET if the header is longer than what was fetched.
 
     Raises:
         InvalidLogError: see `read_slot`.
@@ -346,9 +336,8 @@ def open_slot(
     number = keys.slot(position, window)
     name = log.locate(number, window)
     try:
-        if isinstance(fetched, InvalidLogError):
-            raise fetched
-        total = fetched.total if isinstance(fetched, Front) else None
+        fetched = _with_header(log, number, name, fetched)
+        total = Front.size_of(fetched)
         if total == len(fetched) and arrowfile.is_cut_front(fetched):
             raise TornRecord(name, position, total)
         opened = arrowfile.open_front(fetched, name)
@@ -366,6 +355,8 @@ def open_slot(
             raise InvalidLogError(f"{name}: the header holds number {header.number}")
         if isinstance(header, CommitHeader):
             check_parts(header, name)
+    except NotFound:
+        return None
     except InvalidLogError as error:
         error.position = position
         raise

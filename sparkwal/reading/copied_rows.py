@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -12,8 +13,7 @@ from sparkwal.format import schema
 from sparkwal.format.merging import narrower
 from sparkwal.format.segment import Segment
 from sparkwal.reading.pieces import Piece
-from sparkwal.store.base import NotFound, sound
-from sparkwal.store.parallel import GetRange
+from sparkwal.store.base import Store, sound
 
 
 class Run:
@@ -32,40 +32,37 @@ class Run:
         self.position = pieces[0].position
         first, last = segment.of_rows[frames.start], segment.of_rows[frames.stop - 1]
         self.offset = first.offset
-        self.size = last.end - first.offset
+        self.length = last.end - first.offset
 
     @property
-    def is_cached(self) -> bool:
-        """Whether the bytes were fetched for the pieces before these."""
-        return self.segment.state.frames == self._frames
+    def data(self) -> bytes | None:
+        """The bytes of the frames, if they were read for the pieces before these."""
+        state = self.segment.state
+        return state.data if state.frames == self._frames else None
 
-    @property
-    def length(self) -> int:
-        """The bytes to fetch."""
-        return 0 if self.is_cached else self.size
+    def checked(self, store: Store, data: bytes | None) -> bytes:
+        """Check the bytes of the frames, and keep them if the pieces after these need them.
 
-    def fetch(self, get_range: GetRange) -> bytes | InvalidLogError:
-        """The bytes of the frames, or the error that prevents their use."""
+        Raises:
+            InvalidLogError: they are missing or damaged, or the segment is used no more.
+        """
         state = self.segment.state
         if state.faults:
-            return InvalidLogError(state.faults[0])
-        frames, data = state.frames, state.data
-        if frames != self._frames:
+            raise InvalidLogError(state.faults[0])
+        if data is None:
+            # SAFETY(segment-rows-fall-back) §13: a reader without a segment reads the records
+            raise InvalidLogError(f"{self.segment.location}: it was deleted meanwhile")
+        frames = self.segment.of_rows[self._frames.start : self._frames.stop]
 
-            def read() -> bytes:
-                data = get_range(self.key, self.offset, self.size)
-                self.segment.check(
-                    self.segment.of_rows[self._frames.start : self._frames.stop], data
-                )
-                return data
+        def check(data: bytes) -> bytes:
+            self.segment.check(frames, data)
+            return data
 
-            try:
-                data = sound(self.key, read, read)
-            except NotFound:
-                # SAFETY(segment-rows-fall-back) §13: a reader without a segment reads the records
-                return InvalidLogError(f"{self.segment.location}: it was deleted meanwhile")
-            except InvalidLogError as error:
-                return error
+        def again() -> bytes:
+            return check(store.get_range(self.key, self.offset, self.length))
+
+        if data is not state.data:
+            data = sound(self.key, partial(check, data), again)
         # A reader that takes one record at a time needs them again.
         is_complete = _end(self.pieces[-1]) == (self._frames.stop - 1, self._last_row)
         state.frames, state.data = (None, b"") if is_complete else (self._frames, data)

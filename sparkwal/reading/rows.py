@@ -22,13 +22,11 @@ from sparkwal.protocol.view import OnDamage
 from sparkwal.reading.copied_rows import Run, runs_in
 from sparkwal.reading.metadata import COLUMNS, METADATA, RESERVED, ROW
 from sparkwal.reading.pieces import Piece
-from sparkwal.store.base import LogStore, NotFound, Store, sound
-from sparkwal.store.parallel import GetRange, Range, read_parallel
+from sparkwal.store.base import LogStore, Store, sound
+from sparkwal.store.parallel import Range, get_many
 
 # Frames are fetched together up to this size: fewer requests, bounded memory.
 RUN_SIZE = 8 * 2**20
-# The bytes that are fetched ahead of the piece that is being decoded.
-AHEAD = 4 * RUN_SIZE
 # The limit of bytes of columns that a record batch gets and its frames do not hold.
 MAX_ADDED_BYTES = 2**31
 _ADDED = frozenset((*METADATA, COLUMNS, ROW))
@@ -140,7 +138,7 @@ def read_pieces(
         target: any of the log's columns, of METADATA, COLUMNS and ROW; a column that an older
             record lacks becomes null.
         checks: see `Checks`.
-        at_once: as for `read_parallel`.
+        at_once: as for `get_many`.
         check: called with the position of each fetched piece before it is decoded; it may raise.
         on_damage: gets the error of each missing or damaged piece, which is then not raised.
 
@@ -151,40 +149,19 @@ def read_pieces(
 
     store = log.store
 
-    def first_range(unit: Piece | Run) -> Range | None:
-        if isinstance(unit, Piece):
-            return None if unit.data is not None else _range_of(unit)
-        return None if unit.is_cached else Range(unit.key, unit.offset, unit.size, unit.size)
-
-    def fetch(
-        unit: Piece | Run, get_range: GetRange
-    ) -> tuple[Piece | Run, bytes | InvalidLogError]:
-        if isinstance(unit, Run):
-            return unit, unit.fetch(get_range)
-        if unit.data is not None:
-            return unit, unit.data
-        try:
-            return unit, get_range(unit.key, unit.offset, unit.length)
-        except NotFound:
-            return unit, InvalidLogError(
-                f"{_name(store, unit)} is missing, though its commit record names it. It was "
-                "deleted from outside, or collected meanwhile: restore it, or start after it"
-            )
+    def wanted() -> Iterator[tuple[tuple[Piece | Run, bytes | None], Range | None]]:
+        """Each unit with its bytes if they were read before, or else their place."""
+        for unit in runs_in(pieces, target):
+            data = unit.data
+            missing = Range(unit.key, unit.offset, unit.length) if data is None else None
+            yield (unit, data), missing
 
     columns_of: dict[str, _Columns] = {}
-    fetched = read_parallel(
-        store,
-        fetch,
-        runs_in(pieces, target),
-        first_range=first_range,
-        at_once=at_once,
-        weigh=attrgetter("length"),
-        capacity=AHEAD,
-    )
-    for unit, data in fetched:
+    for (unit, known), fetched in get_many(store, wanted(), at_once=at_once):
+        data = fetched if known is None else known
         check(unit.position)
         if isinstance(unit, Run):
-            left = yield from _read_run(unit, data, target, checks)
+            left = yield from _read_run(store, unit, data, target, checks)
             if left:
                 # The records themselves have the same rows.
                 alone = [replace(piece, copied=None) for piece in left]
@@ -194,8 +171,11 @@ def read_pieces(
             continue
         checked = None
         try:
-            if isinstance(data, InvalidLogError):
-                raise data
+            if data is None:
+                raise InvalidLogError(
+                    f"{_name(store, unit)} is missing, though its commit record names it. It was "
+                    "deleted from outside, or collected meanwhile: restore it, or start after it"
+                )
             checked = _checked(store, unit, data, verify=checks.checksums)
             if checked is not data:
                 check(unit.position)
@@ -225,12 +205,8 @@ def _copy_of(log: LogStore, piece: Piece) -> Piece | None:
     return None if place is None else replace(piece, copied=place, data=None)
 
 
-def _range_of(piece: Piece) -> Range:
-    return Range(piece.key, piece.offset, piece.length, likely=piece.length)
-
-
 def _read_run(
-    run: Run, data: bytes | InvalidLogError, target: pa.Schema, checks: Checks
+    store: Store, run: Run, data: bytes | None, target: pa.Schema, checks: Checks
 ) -> Generator[pa.RecordBatch, None, list[Piece]]:
     """Read the rows of a run from its segment.
 
@@ -242,9 +218,7 @@ def _read_run(
     """
     left = run.pieces
     try:
-        if isinstance(data, InvalidLogError):
-            raise data
-        for pieces, batch in run.batches(data, target, texts=checks.texts):
+        for pieces, batch in run.batches(run.checked(store, data), target, texts=checks.texts):
             stored = {*batch.schema.names}
             added = [field for field in target if field.name not in stored]
             if added:

@@ -31,11 +31,21 @@ class Front(bytes):
     total: int
 
     @classmethod
-    def of(cls, body: bytes, offset: int, length: int, total: int | None) -> bytes:
-        """The reply to a GET of `length` bytes: a Front if it begins the object and is complete."""
-        if offset or len(body) < length or total is None:
+    def of(cls, body: bytes, offset: int, length: int, total: int | None = None) -> bytes:
+        """The reply to a GET of `length` bytes: a Front if it begins an object of known size.
+
+        A reply that is shorter than the requested range is the complete object.
+        """
+        if offset or isinstance(body, Front):
             return body
-        return cls.with_total(body, total)
+        if len(body) < length:
+            total = len(body)
+        return body if total is None else cls.with_total(body, total)
+
+    @staticmethod
+    def size_of(body: bytes) -> int | None:
+        """The size of the object that `body` begins, if it is known."""
+        return body.total if isinstance(body, Front) else None
 
     @classmethod
     def with_total(cls, body: bytes, total: int) -> "Front":
@@ -215,7 +225,7 @@ class Store(Protocol):
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Read `length` bytes from `offset`, or fewer at the object's end.
 
-        From offset 0 on, a complete range is a `Front` if the store reports the object's size.
+        From offset 0 on, it may be a `Front`.
 
         Raises:
             NotFound: no object has this key.

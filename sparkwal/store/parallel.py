@@ -1,9 +1,9 @@
 """Runs many requests to one store at once. Results come in order, and memory is bounded.
 
-There are two ways to begin an item. A thread can run its function, which fits any store and any
-request (`run_parallel`). But a thread that waits for a reply also waits for Python's lock, which
-doubles the CPU time of a small GET. So with `read_parallel` the caller's thread sends the first
-GETs of many items on open connections, and reads the replies one by one.
+There are two ways to begin a request. A thread can make it, which fits any store and any request.
+But a thread that waits for a reply also waits for Python's lock, which doubles the CPU time of a
+small GET. So the caller's thread sends small GETs on open connections, and reads the replies one by
+one.
 """
 
 import os
@@ -12,38 +12,63 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from sparkwal.store.base import Store
+from sparkwal.store.base import Front, NotFound, Store
 from sparkwal.store.hedge import Call
 from sparkwal.store.retry import RetryingStore, SentRange
 
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 _END: Any = object()
 # A reply of at most so many bytes fits into the buffer of a socket, and waits there for its reader.
 SMALL = 64 * 2**10
+# The bytes that are requested ahead of the reader, or one larger range.
+AHEAD = 32 * 2**20
+# The request of a front counts as this part of its length: few objects are so long.
+_PART = 4
+# After so many fronts the next ones are probably as long.
+_SEEN = 32
 # For each store one item for each thread that may still begin. Popping and appending are atomic.
 _free: WeakKeyDictionary[Store, list[None]] = WeakKeyDictionary()
-# `Store.get_range`.
-GetRange = Callable[[str, int, int], bytes]
 
 
 class Range(NamedTuple):
-    """The bytes that an item reads first. The reply probably has `likely` bytes, or fewer."""
+    """The bytes to read of an object.
+
+    Attributes:
+        is_front: the reader can do with fewer bytes than `length` of the object's first ones.
+    """
 
     key: str
     offset: int
     length: int
-    likely: int
+    is_front: bool = False
+
+
+@dataclass(frozen=True)
+class _Task(Generic[R]):
+    """The work of one item.
+
+    Attributes:
+        call: makes the requests of the item, in any thread.
+        send: sends its only request in the caller's thread, or returns None.
+        take: gets what waits for the reply, and returns the item's result.
+        weight: the bytes of the reply.
+        is_lazy: it makes no request, so another thread gains no time.
+    """
+
+    call: Callable[[], Any]
+    send: Callable[[], SentRange | None] = lambda: None
+    take: Callable[[Callable[[], Any]], R] = lambda result: result()
+    weight: int = 0
+    is_lazy: bool = False
 
 
 @dataclass(frozen=True)
 class _Begun(Generic[R]):
-    """An item whose result is still to be taken.
+    """A task whose result is still to be taken.
 
     Attributes:
         result: waits for the result, or works it out.
@@ -52,78 +77,43 @@ class _Begun(Generic[R]):
         close: gives up a request in flight.
     """
 
-    result: Callable[[], R]
+    task: _Task[R]
+    result: Callable[[], Any]
     is_lazy: bool = False
     close: Callable[[], None] = lambda: None
 
 
-class _Fetcher(Protocol[T_contra, R_co]):
-    """A way to begin items without another thread."""
+class _Fronts:
+    """The lengths of the fronts of one read.
 
-    def begin(self, item: T_contra) -> _Begun[Any] | None:
-        """Begin an item in the caller's thread, or return None if it needs another thread."""
+    The first are requested with all bytes that the reader wants. If those objects were small, later
+    requests are smaller, so that more of them fit into `AHEAD`. The front of a larger object then
+    lacks bytes.
+    """
 
-    def run(self, item: T_contra) -> R_co:
-        """Run the item's function, which makes its requests itself."""
+    def __init__(self, store: Store) -> None:
+        self._small = AHEAD * _PART // max(store.concurrency, 1)
+        self._largest = 0
+        self._seen = 0
 
+    def length(self, wanted: Range) -> int:
+        """The bytes to request of a range."""
+        if not wanted.is_front or self._seen < _SEEN or self._largest > self._small:
+            return wanted.length
+        return min(wanted.length, self._small)
 
-class _Plain(Generic[T, R]):
-    """Leaves all requests to the function."""
+    def likely(self, wanted: Range) -> int:
+        """The bytes that the reply probably has, at most."""
+        if not wanted.is_front or self._seen < _SEEN:
+            return wanted.length
+        return min(wanted.length, self._largest)
 
-    def __init__(self, function: Callable[[T], R]) -> None:
-        self._function = function
-
-    def begin(self, item: T) -> _Begun[Any] | None:
-        return None
-
-    def run(self, item: T) -> R:
-        return self._function(item)
-
-
-class _Pipelined(Generic[T, R]):
-    """Sends the first GET of an item ahead, if its reply is small and a connection is idle."""
-
-    def __init__(
-        self,
-        store: Store,
-        function: Callable[[T, GetRange], R],
-        first_range: Callable[[T], Range | None],
-    ) -> None:
-        self._store = store
-        self._function = function
-        self._first_range = first_range
-
-    def begin(self, item: T) -> _Begun[Any] | None:
-        first = self._first_range(item)
-        if first is None:
-            return _Begun(partial(self.run, item), is_lazy=True)
-        if first.likely > SMALL or not isinstance(self._store, RetryingStore):
-            return None
-        request = first.key, first.offset, first.length
-        sent = self._store.send_range(*request)
-        if sent is None:
-            return None
-        get_range = _ReplyFirst(self._store.get_range, request, sent)
-        return _Begun(partial(self._function, item, get_range), close=sent.close)
-
-    def run(self, item: T) -> R:
-        return self._function(item, self._store.get_range)
-
-
-class _ReplyFirst:
-    """A `get_range` that answers the first call for a range by the reply that was sent ahead."""
-
-    def __init__(self, get_range: GetRange, request: tuple[str, int, int], sent: SentRange) -> None:
-        self._get_range = get_range
-        self._request = request
-        self._sent: SentRange | None = sent
-
-    def __call__(self, key: str, offset: int, length: int) -> bytes:
-        sent = self._sent
-        if sent is not None and (key, offset, length) == self._request:
-            self._sent = None
-            return sent.result()
-        return self._get_range(key, offset, length)
+    def note(self, wanted: Range, body: bytes) -> None:
+        """Take the reply to a request into account."""
+        if wanted.is_front:
+            self._seen += 1
+            size = Front.size_of(body)
+            self._largest = max(self._largest, wanted.length if size is None else size)
 
 
 def run_parallel(
@@ -142,90 +132,94 @@ def run_parallel(
     Args:
         at_once: begin with so many calls, and add one for each result that is consumed.
     """
-    return _in_order(store, _Plain(function), items, at_once=at_once)
+    tasks: Iterator[_Task[R]] = (_Task(partial(function, item)) for item in items)
+    return _in_order(store, tasks, at_once)
 
 
-def read_parallel(
-    store: Store,
-    function: Callable[[T, GetRange], R],
-    items: Iterable[T],
-    *,
-    first_range: Callable[[T], Range | None],
-    at_once: int | None = None,
-    weigh: Callable[[T], int] = lambda _: 0,
-    capacity: int = 0,
-) -> Iterator[R]:
-    """Call `function(item, get_range)` with each item, and return the results in order.
+def get_many(
+    store: Store, items: Iterable[tuple[T, Range | None]], *, at_once: int | None = None
+) -> Iterator[tuple[T, bytes | None]]:
+    """Read the range of each item, and return the items in order, each with its bytes.
 
-    The bounds are those of `run_parallel`. Besides, at most `capacity` bytes wait to be consumed,
-    or one item that is larger.
+    The bounds are those of `run_parallel`. Besides, at most `AHEAD` bytes wait to be consumed.
 
     Args:
-        function: reads by the `get_range` that it gets, which may hold a reply already.
-        first_range: the first range that the function reads, or None if it makes no request. The
-            caller's thread then runs it, which is faster.
-        weigh: the bytes of an item's result, for `capacity`.
+        store: the store.
+        items: each item with its range, or with None if it needs no request.
+        at_once: as for `run_parallel`.
+
+    Returns:
+        None in place of the bytes if the object is missing, or nothing was requested. A front is a
+        `Front` if the size of its object is known.
     """
-    return _in_order(
-        store,
-        _Pipelined(store, function, first_range),
-        items,
-        at_once=at_once,
-        weigh=weigh,
-        capacity=capacity,
-    )
+    fronts = _Fronts(store)
+
+    def take(item: T, wanted: Range, length: int, reply: Callable[[], bytes]) -> Any:
+        try:
+            body = Front.of(reply(), wanted.offset, length)
+        except NotFound:
+            return item, None
+        fronts.note(wanted, body)
+        return item, body
+
+    def task(item: T, wanted: Range | None) -> _Task[tuple[T, bytes | None]]:
+        if wanted is None:
+            return _Task(lambda: (item, None), is_lazy=True)
+        length = fronts.length(wanted)
+        request = wanted.key, wanted.offset, length
+        call = partial(store.get_range, *request)
+        done = partial(take, item, wanted, length)
+        weight = length // _PART if wanted.is_front else length
+        if isinstance(store, RetryingStore) and fronts.likely(wanted) <= SMALL:
+            return _Task(call, partial(store.send_range, *request), done, weight)
+        return _Task(call, take=done, weight=weight)
+
+    return _in_order(store, (task(*pair) for pair in items), at_once)
 
 
-def _in_order(
-    store: Store,
-    fetcher: _Fetcher[T, R],
-    items: Iterable[T],
-    *,
-    at_once: int | None,
-    weigh: Callable[[T], int] = lambda _: 0,
-    capacity: int = 0,
-) -> Iterator[R]:
+def _in_order(store: Store, tasks: Iterable[_Task[R]], at_once: int | None) -> Iterator[R]:
     widest = max(store.concurrency, 1)
     width = min(at_once or widest, widest)
-    pending: deque[tuple[_Begun[R], int]] = deque()
+    pending: deque[_Begun[R]] = deque()
     weight_ahead = 0
     is_single = True
-    work = iter(items)
+    work = iter(tasks)
 
     def take_first() -> R:
         nonlocal weight_ahead, width
-        begun, weight = pending.popleft()
-        weight_ahead -= weight
+        begun = pending.popleft()
+        weight_ahead -= begun.task.weight
         width = min(width + 1, widest)
-        return begun.result()
+        return begun.task.take(begun.result)
 
-    def begin(item: T) -> _Begun[R]:
+    def begin(task: _Task[R]) -> _Begun[R]:
         nonlocal is_single, work
-        if (begun := fetcher.begin(item)) is not None:
-            return begun
+        if task.is_lazy:
+            return _Begun(task, task.call, is_lazy=True)
+        if (sent := task.send()) is not None:
+            return _Begun(task, sent.result, close=sent.close)
         if is_single and width > 1:
             second = next(work, _END)
             if second is not _END:
                 work = chain((second,), work)
                 is_single = False
-        call = partial(fetcher.run, item)
         # A single item gains nothing from another thread.
-        result = None if is_single else _in_thread(store, call)
-        return _Begun(call, is_lazy=True) if result is None else _Begun(result)
+        result = None if is_single else _in_thread(store, task.call)
+        return _Begun(task, result or task.call, is_lazy=result is None)
 
     try:
-        while (item := next(work, _END)) is not _END:
-            weight = weigh(item)
-            while pending and weight and weight_ahead + weight > capacity:
+        while (task := next(work, _END)) is not _END:
+            weight = task.weight
+            while pending and weight and weight_ahead + weight > AHEAD:
                 yield take_first()
-            pending.append((begin(item), weight))
+            pending.append(begin(task))
             weight_ahead += weight
-            while pending and (pending[0][0].is_lazy or len(pending) >= width):
+            while pending and (pending[0].is_lazy or len(pending) >= width):
                 yield take_first()
         while pending:
             yield take_first()
     finally:
-        for begun, _ in pending:
+        for begun in pending:
             begun.close()
 
 

@@ -13,11 +13,11 @@ from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys, schema
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from sparkwal.protocol import records
 from sparkwal.protocol.slots import WHOLE
 from sparkwal.reading import planning
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import read_tasks, task_rows
+from sparkwal.store import parallel
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
 from tests.protocol.query import LIMITS, SCHEMA, Query, hints_in
@@ -113,7 +113,7 @@ def test_bytes_that_are_asked_for_ahead_are_bounded(
     lengths = [length for _, _, length in store.ranges]
     assert set(lengths[:32]) == {WHOLE} and set(lengths[-100:]) == {32 * WHOLE // 100}
     # After a record that does not fit, few at a time again; its rows are read all the same.
-    monkeypatch.setattr(records, "_AHEAD", 32 * largest)
+    monkeypatch.setattr(parallel, "AHEAD", 8 * largest)
     log = opened(store)
     again = [*log.records(0, log.gap, at_once=1, size=largest)]
     assert [each.header for each in again] == [each.header for each in first]

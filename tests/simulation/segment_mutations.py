@@ -55,8 +55,8 @@ MUTATIONS = [
         "segment-rows-fall-back",
         _DELETED,
         "reading/copied_rows.py",
-        'return InvalidLogError(f"{self.segment.location}: it was deleted meanwhile")',
-        "raise",
+        'raise InvalidLogError(f"{self.segment.location}: it was deleted meanwhile")',
+        "raise KeyError(self.key)",
     ),
     Mutation(
         "segment-decided",

@@ -17,7 +17,7 @@ from sparkwal.store.base import NotFound, Transient
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.hedge import Pace
 from sparkwal.store.local import LocalStore
-from sparkwal.store.parallel import GetRange, Range, read_parallel, run_parallel
+from sparkwal.store.parallel import Range, get_many, run_parallel
 from sparkwal.store.retry import RetryingStore, SentRange
 from sparkwal.store.s3 import S3Store
 from sparkwal.testing.faults import Fault
@@ -28,6 +28,7 @@ from .stub_s3 import CONFIG, Stub
 
 POLICY = RetryPolicy(max_retry_attempts=3, base_delay_ms=1)
 KEYS = [f"key-{n:03}" for n in range(40)]
+FOUND = [(key, key.encode()) for key in KEYS]
 # The delay of a slow store: longer than any test waits.
 HELD = 60.0
 
@@ -253,13 +254,8 @@ def _pace(pace: Pace) -> Pace:
     return pace
 
 
-def read_all(store: RetryingStore) -> Iterator[bytes]:
-    return read_parallel(
-        store,
-        lambda key, get_range: get_range(key, 0, 100),
-        KEYS,
-        first_range=lambda key: Range(key, 0, 100, likely=100),
-    )
+def read_all(store: RetryingStore) -> Iterator[tuple[str, bytes | None]]:
+    return get_many(store, [(key, Range(key, 0, 100)) for key in KEYS])
 
 
 def test_with_open_connections_one_thread_makes_each_request_once(
@@ -273,26 +269,7 @@ def test_with_open_connections_one_thread_makes_each_request_once(
     before = len(proxy.requests)
     monkeypatch.setattr(hedge, "run_in_daemon", None)  # a thread would fail
     for _ in range(3):
-        assert [*read_all(steady)] == [key.encode() for key in KEYS]
-    assert len(proxy.requests) - before == 3 * len(KEYS)
-
-
-def test_a_reply_sent_ahead_answers_only_the_first_read_of_its_range(
-    filled: tuple[RetryingStore, S3Proxy],
-) -> None:
-    hedged, proxy = filled
-    # Without a pace no request is sent twice, so that they can be counted.
-    store = RetryingStore(hedged.store, POLICY)
-
-    def read_twice(key: str, get_range: GetRange) -> bytes:
-        assert get_range(key, 1, 2) == key.encode()[1:3]
-        return get_range(key, 0, 100) + get_range(key, 0, 100)
-
-    before = len(proxy.requests)
-    bodies = read_parallel(
-        store, read_twice, KEYS, first_range=lambda key: Range(key, 0, 100, likely=100)
-    )
-    assert [*bodies] == [2 * key.encode() for key in KEYS]
+        assert [*read_all(steady)] == FOUND
     assert len(proxy.requests) - before == 3 * len(KEYS)
 
 
@@ -312,23 +289,21 @@ def test_every_reply_comes_once_and_in_order_through(
     store, proxy = filled
     proxy.faults = faults
     for _ in range(3):
-        assert [*read_all(store)] == [key.encode() for key in KEYS]
+        assert [*read_all(store)] == FOUND
     assert proxy.injected[faults[0].action]
 
 
-def test_an_error_is_raised_in_the_place_of_its_object(
+def test_a_missing_object_and_an_error_come_in_their_places(
     filled: tuple[RetryingStore, S3Proxy],
 ) -> None:
     store, proxy = filled
     store.delete(KEYS[20])
-    found = []
-    with pytest.raises(NotFound):
-        for body in read_all(store):
-            found.append(body)
-    assert len(found) == 20
+    assert [*read_all(store)] == [*FOUND[:20], (KEYS[20], None), *FOUND[21:]]
     proxy.faults = [Fault("error", kind="GET", key_contains=KEYS[10], status=503)]
+    some = read_all(store)
+    assert [next(some) for _ in range(10)] == FOUND[:10]
     with pytest.raises(StoreUnavailableError, match=f"get of {KEYS[10]}"):
-        [*read_all(store)]
+        next(some)
 
 
 def test_a_reader_that_stops_early_leaves_no_reply_behind(
@@ -337,6 +312,6 @@ def test_a_reader_that_stops_early_leaves_no_reply_behind(
     store, _ = filled
     for stop in (1, 9, 20):
         some = read_all(store)
-        assert [next(some) for _ in range(stop)] == [key.encode() for key in KEYS[:stop]]
+        assert [next(some) for _ in range(stop)] == FOUND[:stop]
         some.close()  # type: ignore[attr-defined]
-        assert [*read_all(store)] == [key.encode() for key in KEYS]
+        assert [*read_all(store)] == FOUND

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkwal.store import parallel
 from sparkwal.store.base import NotFound, Store, Unfinished, Upload
 from sparkwal.store.conditional_put import prove_put_if_absent
 from sparkwal.store.config import RetryPolicy, S3Config
@@ -16,7 +17,7 @@ from sparkwal.store.conformance.checks import CHECKS
 from sparkwal.store.conformance.suite import Check, StoreUnderTest, Trial
 from sparkwal.store.local import LocalStore
 from sparkwal.store.open import open_store
-from sparkwal.store.parallel import Range, read_parallel, run_parallel
+from sparkwal.store.parallel import Range, get_many, run_parallel
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 from sparkwal.testing.memory import MemoryStore
@@ -210,18 +211,16 @@ def test_open_store_opens_the_bucket_of_an_s3a_path(ministack_url: str) -> None:
     assert bare.get("a/b/x") == b"1"
 
 
-def test_fetching_ahead_is_bounded_by_bytes() -> None:
-    begun: list[int] = []
-    work = read_parallel(
-        MemoryStore(concurrency=8),
-        lambda item, _: begun.append(item) or item,
-        range(10),
-        first_range=lambda _: Range("key", 0, 1, 1),
-        weigh=lambda _: 4,
-        capacity=10,
-    )
-    for item in work:
+@pytest.mark.parametrize(("length", "is_front"), [(4, False), (16, True)])
+def test_fetching_ahead_is_bounded_by_bytes(
+    monkeypatch: pytest.MonkeyPatch, length: int, is_front: bool
+) -> None:
+    monkeypatch.setattr(parallel, "AHEAD", 10)
+    store = MemoryStore(concurrency=8)
+    store.objects = {f"{item}": bytes(length) for item in range(10)}
+    wanted = [(item, Range(f"{item}", 0, length, is_front)) for item in range(10)]
+    for item, body in get_many(store, wanted):
+        assert body == bytes(length)
         # Two weigh 8; a third would be too much until one is consumed.
-        assert max(begun) <= item + 2
-        assert item in begun
-    assert sorted(begun) == list(range(10))
+        assert item < store.counts["GET"] <= item + 2
+    assert store.counts == {"GET": 10}

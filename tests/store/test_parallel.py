@@ -6,12 +6,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from sparkwal.store import threads as store_threads
-from sparkwal.store.parallel import Range, read_parallel, run_parallel
+from sparkwal.store.base import Front, NotFound
+from sparkwal.store.parallel import Range, get_many, run_parallel
 from sparkwal.testing.memory import MemoryStore
 
 WIDE = MemoryStore(concurrency=8)
@@ -40,20 +41,22 @@ def test_results_come_in_the_order_of_their_items(at_once: int | None) -> None:
     rng = random.Random(seed)
     naps = [rng.random() / 500 for _ in range(200)]
 
-    def nap(number: int) -> int:
-        time.sleep(naps[number])
-        return number
+    class Napping(MemoryStore):
+        def get_range(self, key: str, offset: int, length: int) -> bytes:
+            time.sleep(naps[int(key)])
+            if int(key) % 7 == 0:
+                raise NotFound(key)
+            return key.encode()[offset : offset + length]
 
-    results = read_parallel(
-        WIDE,
-        lambda number, _: nap(number),
-        range(200),
-        first_range=lambda number: Range("key", 0, 1, 1) if number % 5 else None,
-        at_once=at_once,
-        weigh=lambda number: number % 3,
-        capacity=7,
-    )
-    assert [*results] == [*range(200)]
+    def wanted(number: int) -> Range | None:
+        return Range(f"{number}", 0, number % 3 * 2**22) if number % 5 else None
+
+    items = [(number, wanted(number)) for number in range(200)]
+    found = [*get_many(Napping(concurrency=8), items, at_once=at_once)]
+    for number, body in found:
+        is_there = number % 5 and number % 7
+        assert body == (f"{number}".encode()[: number % 3 * 9] if is_there else None)
+    assert [number for number, _ in found] == [*range(200)]
 
 
 def test_no_more_is_begun_than_a_reader_has_shown_to_want() -> None:
@@ -74,25 +77,63 @@ def test_an_item_is_taken_when_it_is_needed() -> None:
     first = next(run_parallel(WIDE, lambda item: item, items(), at_once=1))
     assert first == 0 and taken == [0]
     taken.clear()
-    work = read_parallel(WIDE, lambda item, _: item, items(), first_range=lambda _: None)
-    assert next(work) == 0 and taken == [0]
+    work = get_many(WIDE, ((item, None) for item in items()))
+    assert next(work) == (0, None) and taken == [0]
 
 
 def test_results_at_hand_and_a_single_item_need_no_thread() -> None:
-    def who(_: int) -> str:
-        return threading.current_thread().name
+    class Naming(MemoryStore):
+        def get_range(self, key: str, offset: int, length: int) -> bytes:
+            return threading.current_thread().name.encode()
 
-    caller = who(0)
-    assert [*run_parallel(WIDE, who, range(1))] == [caller]
-    mixed = [
-        *read_parallel(
-            WIDE,
-            lambda number, _: who(number),
-            range(9),
-            first_range=lambda number: Range("key", 0, 1, 1) if number % 2 else None,
-        )
-    ]
-    assert mixed[::2] == [caller] * 5 and caller not in mixed[1::2]
+    store = Naming(concurrency=8)
+    caller = store.get_range("", 0, 1)
+    assert [*run_parallel(store, lambda key: store.get_range(key, 0, 1), "a")] == [caller]
+    assert [*get_many(store, [("a", Range("a", 0, 1))])] == [("a", caller)]
+    mixed = [*get_many(store, [(n, Range("a", 0, 1) if n % 2 else None) for n in range(9)])]
+    assert all((body is None) == (n % 2 == 0) and body != caller for n, body in mixed)
+
+
+class Fronts(MemoryStore):
+    """Objects of given sizes; notes what is asked for."""
+
+    def __init__(self, sizes: Sequence[int], *, reports_sizes: bool) -> None:
+        super().__init__(concurrency=64)
+        self.sizes = sizes
+        self.reports_sizes = reports_sizes
+        self.asked: dict[int, int] = {}
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        self.asked[int(key)] = length
+        size = self.sizes[int(key)]
+        body = bytes(min(length, size))
+        return Front.of(body, offset, length, size if self.reports_sizes else None)
+
+    def read(self, wanted: int) -> list[int]:
+        """The bytes of each front."""
+        items = [(n, Range(f"{n}", 0, wanted, is_front=True)) for n in range(len(self.sizes))]
+        return [len(body or b"") for _, body in get_many(self, items)]
+
+
+@pytest.mark.parametrize("reports_sizes", [True, False])
+def test_small_fronts_are_asked_for_in_small_requests_until_one_is_larger(
+    reports_sizes: bool,
+) -> None:
+    mib = 2**20
+    store = Fronts([100] * 200 + [3 * mib] + [100] * 200, reports_sizes=reports_sizes)
+    found = store.read(4 * mib)
+    lengths = [length for _, length in sorted(store.asked.items())]
+    assert {*lengths[:32]} == {4 * mib} and {*lengths[100:201]} == {2 * mib}
+    assert {*lengths[300:]} == {4 * mib}
+    # The reader gets the bytes that came.
+    assert found == [100] * 200 + [2 * mib] + [100] * 200
+
+
+def test_a_range_that_is_no_front_is_asked_for_whole() -> None:
+    store = Fronts([100] * 200, reports_sizes=True)
+    items = [(n, Range(f"{n}", 0, 2**20)) for n in range(200)]
+    assert len([*get_many(store, items)]) == 200
+    assert {*store.asked.values()} == {2**20}
 
 
 def test_calls_inside_calls_share_the_threads_of_their_store() -> None:
