@@ -14,6 +14,7 @@ from sparkwal.errors import OptionError, StoreUnavailableError
 from sparkwal.store.base import Entry, Front, NotFound, Page, Tagged, Unfinished, UnfinishedPage
 from sparkwal.store.local_files import (
     TEMPS,
+    check_regular,
     errors,
     key_of_temp,
     keys_after,
@@ -98,8 +99,9 @@ class LocalStore:
         entries: list[Entry] = []
         more = False
         with errors("list", prefix, self.url):
-            base = self.path(folder) if folder else self._root
-            names = keys_after(base, f"{folder}/" if folder else "", start, limit + 1, after)
+            if folder:
+                self.path(folder)
+            names = keys_after(self._root, f"{folder}/" if folder else "", start, limit + 1, after)
             for scanned, key in enumerate(names):
                 if more := scanned == limit:
                     break
@@ -215,21 +217,19 @@ class LocalStore:
         top = folder
         while not top.exists() and top != top.parent:
             top = top.parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except FileNotFoundError:
-            try:
-                (top / next(iter(folder.relative_to(top).parts), "")).mkdir(exist_ok=True)
-            except FileNotFoundError:
-                # The parent exists, and the system creates no folder in it, as in /proc. A retry
-                # would not help.
-                if top.exists():
-                    raise OptionError(
-                        f"{self.url}: no folder can be made in {top}; use another path"
-                    ) from None
-            raise
-        # Another process may have created a folder without a sync, so a power cut could remove it.
         chain = [folder, *folder.parents]
+        for missing in chain[: chain.index(top)][::-1]:
+            try:
+                missing.mkdir(exist_ok=True)
+            except FileNotFoundError:
+                # If the parent exists, the system creates no folder in it, as in /proc. A retry
+                # would not help.
+                if missing.parent.exists():
+                    raise OptionError(
+                        f"{self.url}: no folder can be made in {missing.parent}; use another path"
+                    ) from None
+                raise
+        # Another process may have created a folder without a sync, so a power cut could remove it.
         last = max(chain.index(top), chain.index(self._root.parent))
         for parent in chain[1 : last + 1]:
             with suppress(PermissionError):
@@ -288,6 +288,7 @@ class LocalUpload:
             try:
                 (os.replace if replaces else os.link)(self._temp, self._path)
             except FileExistsError:
+                check_regular(self._path, self._key)
                 created = False
             except OSError as error:
                 if replaces or error.errno not in _NO_LINKS:

@@ -133,21 +133,50 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) -> Iterator[str]:
+def check_regular(path: Path, key: str) -> None:
+    """Check that what exists at a path can be an object.
+
+    Raises:
+        OptionError: it is a folder, a pipe, a device or a broken link. No reader finds an object
+            there, and no writer can put one.
+    """
+    if path.is_file() or not os.path.lexists(path):
+        return
+    raise OptionError(
+        f"{path} is no file, so the object {key} cannot be stored: a folder, a pipe, a device or "
+        "a broken link is in its place. Find out who made it, then move it away"
+    )
+
+
+def keys_after(root: Path, folder: str, start: str, limit: int, after: str) -> Iterator[str]:
     """The first keys after `after` in a folder whose names begin with `start`, in byte order.
 
     A folder sorts by its name with a "/", as its keys do. Python orders strings by code point,
     which is the byte order of their UTF-8.
 
     Args:
-        prefix: the prefix of the folder's keys.
+        root: the path of the store.
+        folder: the prefix of the folder's keys: "", or it ends with "/".
+        start: see above.
         limit: the number of keys. There may be a few more.
+        after: see above.
     """
+    waiting = _entries_after(root, folder, start, limit, after)[::-1]
+    while waiting:
+        key = waiting.pop()
+        if key.endswith("/"):
+            waiting += reversed(_entries_after(root, key, "", limit, after))
+        else:
+            yield key
+
+
+def _entries_after(root: Path, prefix: str, start: str, limit: int, after: str) -> list[str]:
+    """The keys and folders in one folder; see `keys_after`."""
     names: list[str] = []
     folders: list[str] = []
 
     def files() -> Iterator[str]:
-        with os.scandir(folder) as entries:
+        with os.scandir(root / prefix) as entries:
             for entry in entries:
                 if not entry.name.startswith(start) or (not prefix and entry.name == TEMPS):
                     continue
@@ -163,11 +192,7 @@ def keys_after(folder: Path, prefix: str, start: str, limit: int, after: str) ->
     # nsmallest instead of sorted: the folder of a long log has a million names.
     with suppress(FileNotFoundError, NotADirectoryError):
         names = nsmallest(limit, files())
-    for name in sorted(names + folders):
-        if name.endswith("/"):
-            yield from keys_after(folder / name, prefix + name, "", limit, after)
-        else:
-            yield prefix + name
+    return [prefix + name for name in sorted(names + folders)]
 
 
 @contextmanager

@@ -14,11 +14,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from sparkwal.appender.appender import Appender
 from sparkwal.errors import OptionError, StoreUnavailableError
+from sparkwal.format import keys
 from sparkwal.store import local
 from sparkwal.store.base import Entry, NotFound, Transient, Unfinished, all_entries
 from sparkwal.store.local import LocalStore
@@ -487,6 +491,82 @@ def test_a_pipe_in_the_place_of_an_object_is_none(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         store.get("wal/a")
     assert list(store.list("wal/").entries) == []
+
+
+def in_the_way(path: Path, kind: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path.parent / "missing")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link to a missing file"])
+def test_what_is_no_file_in_the_place_of_an_object_is_named(tmp_path: Path, kind: str) -> None:
+    in_the_way(tmp_path / "wal" / "a", kind)
+    store = LocalStore(tmp_path)
+    with pytest.raises(OptionError, match="/wal/a is no file.* move it away"):
+        store.put_if_absent("wal/a", b"x")
+    assert files(tmp_path) == []
+
+
+def test_a_writer_ends_at_once_if_a_folder_is_in_the_place_of_the_next_record(
+    tmp_path: Path,
+) -> None:
+    schema = pa.schema([("v", pa.int64())])
+    Appender(str(tmp_path), schema, producer_id="p").close()
+    [leader] = (tmp_path / "batches").iterdir()
+    window = 1000
+    assert leader.name in keys.key("", keys.slot(0, window))
+    in_the_way(tmp_path / keys.key("", keys.slot(1, window)), "folder")
+    with pytest.raises(OptionError, match="is no file"):
+        Appender(str(tmp_path), schema, producer_id="p")
+
+
+@pytest.fixture
+def deep() -> Iterator[Path]:
+    """A folder for folders "a" in each other. Neither pytest nor `shutil` could remove these."""
+    with TemporaryDirectory() as name:
+        root = Path(name)
+        yield root
+        while (root / "a").exists():
+            (root / "a").rename(root / "outer")
+            (root / "outer" / "b").unlink(missing_ok=True)
+            if (root / "outer" / "a").exists():
+                (root / "outer" / "a").rename(root / "a")
+            (root / "outer").rmdir()
+
+
+def nest(root: Path, depth: int) -> None:
+    """Put so many folders into a folder, each around the former ones."""
+    for _ in range(depth):
+        (root / "outer").mkdir()
+        if (root / "a").exists():
+            (root / "a").rename(root / "outer" / "a")
+        (root / "outer").rename(root / "a")
+
+
+def test_folders_in_each_other_are_listed_however_many_they_are(deep: Path) -> None:
+    nest(deep, 1900)
+    assert LocalStore(deep).list("").entries == []
+    assert LocalStore(deep).list("a/").entries == []
+
+
+def test_folders_deeper_than_a_path_may_be_are_an_error(deep: Path) -> None:
+    nest(deep, 2100)
+    with pytest.raises(OptionError, match="list of  at .*name too long"):
+        LocalStore(deep).list("")
+
+
+def test_an_object_in_many_folders_is_put_or_refused(deep: Path) -> None:
+    store = LocalStore(deep, fsync=False)
+    key = "a/" * 1900 + "b"
+    assert store.put_if_absent(key, b"x")
+    assert store.get(key) == b"x" and store.list("").entries == [Entry(key, 1)]
+    with pytest.raises(OptionError, match="name too long"):
+        store.put_if_absent("a/" * 2100 + "b", b"x")
 
 
 def test_of_two_puts_with_one_etag_one_replaces_the_object(
