@@ -9,10 +9,9 @@ one.
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from sparkwal.store.base import Front, NotFound, Store
@@ -47,8 +46,7 @@ class Range(NamedTuple):
     is_front: bool = False
 
 
-@dataclass(frozen=True)
-class _Task(Generic[R]):
+class _Task(NamedTuple):
     """The work of one item.
 
     Attributes:
@@ -61,24 +59,23 @@ class _Task(Generic[R]):
 
     call: Callable[[], Any]
     send: Callable[[], SentRange | None] = lambda: None
-    take: Callable[[Callable[[], Any]], R] = lambda result: result()
+    take: Callable[[Callable[[], Any]], Any] = lambda reply: reply()
     weight: int = 0
     is_lazy: bool = False
 
 
-@dataclass(frozen=True)
-class _Begun(Generic[R]):
+class _Begun(NamedTuple):
     """A task whose result is still to be taken.
 
     Attributes:
-        result: waits for the result, or works it out.
+        reply: waits for what the call returns, or calls it.
         is_lazy: no request was sent, so waiting gains no time: the result is taken as soon as all
             earlier ones are.
         close: gives up a request in flight.
     """
 
-    task: _Task[R]
-    result: Callable[[], Any]
+    task: _Task
+    reply: Callable[[], Any]
     is_lazy: bool = False
     close: Callable[[], None] = lambda: None
 
@@ -132,8 +129,7 @@ def run_parallel(
     Args:
         at_once: begin with so many calls, and add one for each result that is consumed.
     """
-    tasks: Iterator[_Task[R]] = (_Task(partial(function, item)) for item in items)
-    return _in_order(store, tasks, at_once)
+    return _in_order(store, (_Task(partial(function, item)) for item in items), at_once)
 
 
 def get_many(
@@ -162,7 +158,7 @@ def get_many(
         fronts.note(wanted, body)
         return item, body
 
-    def task(item: T, wanted: Range | None) -> _Task[tuple[T, bytes | None]]:
+    def task(item: T, wanted: Range | None) -> _Task:
         if wanted is None:
             return _Task(lambda: (item, None), is_lazy=True)
         length = fronts.length(wanted)
@@ -177,22 +173,22 @@ def get_many(
     return _in_order(store, (task(*pair) for pair in items), at_once)
 
 
-def _in_order(store: Store, tasks: Iterable[_Task[R]], at_once: int | None) -> Iterator[R]:
+def _in_order(store: Store, tasks: Iterable[_Task], at_once: int | None) -> Iterator[Any]:
     widest = max(store.concurrency, 1)
     width = min(at_once or widest, widest)
-    pending: deque[_Begun[R]] = deque()
+    pending: deque[_Begun] = deque()
     weight_ahead = 0
     is_single = True
     work = iter(tasks)
 
-    def take_first() -> R:
+    def take_first() -> Any:
         nonlocal weight_ahead, width
         begun = pending.popleft()
         weight_ahead -= begun.task.weight
         width = min(width + 1, widest)
-        return begun.task.take(begun.result)
+        return begun.task.take(begun.reply)
 
-    def begin(task: _Task[R]) -> _Begun[R]:
+    def begin(task: _Task) -> _Begun:
         nonlocal is_single, work
         if task.is_lazy:
             return _Begun(task, task.call, is_lazy=True)
