@@ -13,9 +13,9 @@ from sparkwal.format.limits import json_in
 from sparkwal.protocol import chain
 from sparkwal.protocol.records import WIDEST_PROBE, live_records
 from sparkwal.protocol.recovery import Head
-from sparkwal.protocol.slots import SlotRecord, fetch_slot, open_again
+from sparkwal.protocol.slots import SlotRecord, front_of, open_again
 from sparkwal.store.base import LogStore
-from sparkwal.store.parallel import run_parallel
+from sparkwal.store.parallel import get_many
 
 # The offsets of a microbatch by source; JSON where the source writes JSON, else text.
 Offsets = Mapping[str, Any]
@@ -64,13 +64,7 @@ def inputs(log: LogStore, head: Head, start: int, end: int) -> Iterator[Input]:
     term: int | None = None
     for first in range(start, end, WIDEST_PROBE):
         chunk = range(first, min(first + WIDEST_PROBE, end))
-        fronts = dict(
-            zip(
-                chunk,
-                run_parallel(log.store, lambda at: fetch_slot(log, at, window), chunk),
-                strict=True,
-            )
-        )
+        fronts = dict(get_many(log.store, ((at, front_of(log, at, window)) for at in chunk)))
         cached = {}
         for position, front in fronts.items():
             try:

@@ -306,7 +306,7 @@ def broken_off(log: LogStore, number: int, size: int) -> InvalidLogError:
     )
 
 
-def front_of(log: LogStore, position: int, window: int, size: int) -> Range:
+def front_of(log: LogStore, position: int, window: int, size: int = WHOLE) -> Range:
     """The first bytes at `position`, for `get_many`."""
     return Range(log.key(keys.slot(position, window)), 0, size, is_front=True)
 
