@@ -106,14 +106,18 @@ def read_front(
     name = log.locate(number, window)
 
     def read() -> arrowfile.Opened:
-        front = Front.of(log.store.get_range(log.key(number), 0, size), 0, size)
-        opened = arrowfile.open_front(_with_header(log, number, name, front), name)
+        front = _with_header(log, number, name, _first(log, number, size))
+        opened = arrowfile.open_front(front, name)
         # In a copied or renamed object the number differs from that of the key.
         if opened.header.number != number:
             raise InvalidLogError(f"{name}: the header holds number {opened.header.number}")
         return opened
 
     return sound(log.key(number), read, read)
+
+
+def _first(log: LogStore, number: int, size: int) -> bytes:
+    return Front.of(log.store.get_range(log.key(number), 0, size), 0, size)
 
 
 def _with_header(log: LogStore, number: int, name: str, front: bytes) -> bytes:
@@ -128,7 +132,7 @@ def _with_header(log: LogStore, number: int, name: str, front: bytes) -> bytes:
         return front
     if needed > arrowfile.LARGEST_FRONT:
         raise InvalidLogError(f"{name}: the schema message claims {needed} bytes")
-    return Front.of(log.store.get_range(log.key(number), 0, needed), 0, needed)
+    return _first(log, number, needed)
 
 
 def read_slot(
@@ -313,9 +317,8 @@ def front_of(log: LogStore, position: int, window: int, size: int = WHOLE) -> Ra
 
 def fetch_slot(log: LogStore, position: int, window: int, size: int = WHOLE) -> bytes | None:
     """Read the first bytes at `position`, for `open_slot`."""
-    key, offset, length, _ = front_of(log, position, window, size)
     try:
-        return Front.of(log.store.get_range(key, offset, length), offset, length)
+        return _first(log, keys.slot(position, window), size)
     except NotFound:
         return None
 
