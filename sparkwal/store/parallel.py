@@ -137,7 +137,8 @@ def get_many(
 ) -> Iterator[tuple[T, bytes | None]]:
     """Read the range of each item, and return the items in order, each with its bytes.
 
-    The bounds are those of `run_parallel`. Besides, at most `AHEAD` bytes wait to be consumed.
+    The bounds are those of `run_parallel`. Besides, at most `AHEAD` bytes wait to be consumed,
+    where a front counts as a quarter of what was requested.
 
     Args:
         store: the store.
