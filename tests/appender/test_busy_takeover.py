@@ -19,7 +19,7 @@ from sparkwal.errors import FencedError, OutcomeUnknownError
 from sparkwal.testing.servers import log_options, make_bucket, s3_client
 
 SCHEMA = pa.schema([("writer", pa.int64()), ("v", pa.int64())])
-NEWCOMERS = 3
+NEWCOMERS = 2
 
 
 @contextmanager
