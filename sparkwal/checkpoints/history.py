@@ -7,15 +7,13 @@ from typing import Any
 from sparkwal.checkpoints import packing
 from sparkwal.checkpoints.offsets import by_source, listed
 from sparkwal.checkpoints.unread import listed_files
-from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.limits import json_in
 from sparkwal.protocol import chain
 from sparkwal.protocol.records import WIDEST_PROBE, live_records
 from sparkwal.protocol.recovery import Head
-from sparkwal.protocol.slots import SlotRecord, front_of, open_again
+from sparkwal.protocol.slots import SlotRecord
 from sparkwal.store.base import LogStore
-from sparkwal.store.parallel import get_many
 
 # The offsets of a microbatch by source; JSON where the source writes JSON, else text.
 Offsets = Mapping[str, Any]
@@ -59,39 +57,18 @@ def inputs(log: LogStore, head: Head, start: int, end: int) -> Iterator[Input]:
     Raises:
         InvalidLogError: a record is damaged or missing.
     """
-    window = head.window
-    view = head.view(log)
-    term: int | None = None
-    for first in range(start, end, WIDEST_PROBE):
-        chunk = range(first, min(first + WIDEST_PROBE, end))
-        fronts = dict(get_many(log.store, ((at, front_of(log, at, window)) for at in chunk)))
-        cached = {}
-        for position, front in fronts.items():
-            try:
-                record = open_again(log, position, window, front)
-            except InvalidLogError:
-                continue  # `live_records` reads it again, and judges it
-            if record is not None:
-                cached[position] = record
-        live = live_records(view, first, chunk.stop, term=term, cached=cached)
-        term, last = None, first - 1
-        for record in live:
-            term, last = record.header.term, record.header.position
-            front = fronts.get(last)
-            header = record.header
-            if isinstance(header, CommitHeader):
-                yield _input(log, record, header, front)
-        if last != chunk.stop - 1:
-            term = None
+    for record in live_records(head.view(log), start, end, at_once=WIDEST_PROBE):
+        if isinstance(record.header, CommitHeader):
+            yield _input(log, record, record.header)
 
 
-def _input(log: LogStore, record: SlotRecord, header: CommitHeader, front: bytes | None) -> Input:
+def _input(log: LogStore, record: SlotRecord, header: CommitHeader) -> Input:
     entry = header.checkpoints.get(header.query_id)
     if entry is None or entry.position != header.position:
         return Input(header, reason="an appender or a batch wrote it")
     if not entry.bytes:
         return Input(header, reason=entry.reason or "the record carries no checkpoint")
-    files = packing.read_block(log, header.window, header.query_id, header.position, front)
+    files = packing.read_block(log, header.window, header.query_id, header.position, record)
     return read_input(header, files)
 
 

@@ -16,7 +16,7 @@ from sparkwal.format import arrowfile, keys, limits, versions
 from sparkwal.format.header import HERE, NOWHERE, Checkpoint, CommitHeader
 from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.missing import MissingRecord
-from sparkwal.protocol.slots import fetch_slot, open_again
+from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.store.base import LogStore, sound
 
 # JSON writes a byte as six characters at most.
@@ -125,7 +125,7 @@ def read_files(
     window: int,
     query_id: str,
     entry: Checkpoint,
-    front: bytes | None = None,
+    record: SlotRecord | None = None,
     known: Mapping[str, bytes] = MappingProxyType({}),
 ) -> dict[str, bytes]:
     """Read all files of a checkpoint: 1 GET, and 1 for each compacted list in an earlier record.
@@ -135,13 +135,13 @@ def read_files(
         window: its window.
         query_id: the query.
         entry: its checkpoint.
-        front: the first bytes of the record of the entry, if they were read.
+        record: the record of the entry, if it was read.
         known: files by name. A compacted list among them is not read again.
 
     Raises:
         InvalidLogError: a record is missing, damaged, or not the one that the entry names.
     """
-    files = read_block(log, window, query_id, entry.position, front, expected=entry)
+    files = read_block(log, window, query_id, entry.position, record, expected=entry)
     lists: dict[int, set[str]] = {}
     for name, (at, size) in entry.files.items():
         if at not in (NOWHERE, entry.position) and len(known.get(name, b"")) != size:
@@ -162,12 +162,12 @@ def read_block(
     window: int,
     query_id: str,
     position: int,
-    front: bytes | None = None,
+    record: SlotRecord | None = None,
     *,
     expected: Checkpoint | None = None,
 ) -> dict[str, bytes]:
     """Read the files that the record at `position` carries for a query: 1 GET, or 2 for a large
-    block. If the record's first bytes are known as `front`, one GET less.
+    block. If the `record` was read, one GET less.
 
     Raises:
         InvalidLogError: the record is missing, of another query or damaged, or its entry is not
@@ -177,9 +177,9 @@ def read_block(
         raise InvalidLogError(f"{log.url}: no log comes to position {position}, which it names")
     number = keys.slot(position, window)
     label = log.locate(number, window)
-    fetched = fetch_slot(log, position, window) if front is None else front
-    record = open_again(log, position, window, fetched)
-    if record is None or fetched is None:
+    if record is None or not record.front:
+        record = read_slot(log, position, window)
+    if record is None:
         raise InvalidLogError(
             f"{MissingRecord(log, position, window)}. It holds the checkpoint of query {query_id}, "
             "which no segment has"
@@ -207,5 +207,5 @@ def read_block(
             raise InvalidLogError(f"{label}: the checkpoint in it does not match its CRC-32")
         return decode(block, label)
 
-    block = fetched[start : start + size]
+    block = record.front[start : start + size]
     return sound(key, again if len(block) < size else partial(checked, block), again)

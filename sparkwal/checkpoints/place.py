@@ -22,15 +22,7 @@ from sparkwal.protocol.liveness import live_until, settled_run
 from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.records import first_at_or_after
 from sparkwal.protocol.recovery import DEFAULT_WINDOW, LIST_LIMIT, Head, find_head
-from sparkwal.protocol.slots import (
-    GLANCE,
-    SlotRecord,
-    TornRecord,
-    WrongWindow,
-    copied,
-    fetch_slot,
-    open_again,
-)
+from sparkwal.protocol.slots import GLANCE, SlotRecord, WrongWindow, copied, read_any, read_slot
 from sparkwal.protocol.view import LENIENT, LogView, Slot
 from sparkwal.store.base import LogStore, Refusal, first_entries
 
@@ -55,27 +47,26 @@ class Base:
         window: its window.
         origin: the place.
         entry: the checkpoint of the forked query there.
-        front: the first bytes of the record that carries it.
+        record: the record that carries it.
         files: the files of the checkpoint, by name.
-        newest: the newest record of the log, if it was read, and its first bytes.
+        newest: the newest record of the log, if it was read.
     """
 
     log: LogStore
     window: int
     origin: Origin
     entry: Checkpoint
-    front: bytes
+    record: SlotRecord
     files: Mapping[str, bytes]
-    newest: tuple[SlotRecord, bytes] | None
+    newest: SlotRecord | None
 
 
 @dataclass(frozen=True)
 class _Begin:
-    """The last live record at or before a position, and its first bytes if it is at it."""
+    """The last live record at or before a position."""
 
     position: int
     record: SlotRecord
-    front: bytes | None
 
     @property
     def header(self) -> SlotHeader:
@@ -115,29 +106,29 @@ def _find_base(fork: Fork, log: LogStore) -> Base:
     what = f"cannot fork query {fork.name!r} at position {entry.position} of {log.url}"
     if why := not_carried(entry):
         raise OptionError(f"{what}: {why}. {_ADVICE.get(entry.reason, '')}".rstrip(". "))
-    is_own = begin.front is not None and entry.position == header.position
-    front = begin.front if is_own else None
+    record: SlotRecord | None = None
     files: Mapping[str, bytes] = {}
     damage: InvalidLogError | None = None
-    newest: tuple[SlotRecord, bytes] | None = None
+    newest: SlotRecord | None = None
     try:
-        front = fetch_slot(log, entry.position, window) if front is None else front
-        files = packing.read_files(log, window, query_id, entry, front)
+        is_own = entry.position == header.position and begin.record.front
+        record = begin.record if is_own else read_slot(log, entry.position, window)
+        files = packing.read_files(log, window, query_id, entry, record)
     except InvalidLogError as error:
         damage = error
     offsets = by_source(files.get(f"offsets/{batch_id}", b"")) or {}
     if any(listed(offset) is not None for offset in offsets.values()):
         newest = _newest(log, window)
     # The floor is not above the newest record, and a collection leaves records below it.
-    is_near = newest is not None and begin.position > newest[0].header.position - LIST_LIMIT + 1
+    is_near = newest is not None and begin.position > newest.header.position - LIST_LIMIT + 1
     if damage is not None or not is_near:
         _check_kept(log, begin, query_id, entry if damage else None)
-    if damage is not None or front is None:
+    if damage is not None or record is None:
         raise InvalidLogError(f"{what}: {damage}. Restore the record")
     origin = Origin(
         log.identity, header.log_id, query_id, fork.name, fork.text, entry.position, batch_id
     )
-    return Base(log, window, origin, entry, front, files, newest)
+    return Base(log, window, origin, entry, record, files, newest)
 
 
 def _find_begin(fork: Fork, log: LogStore) -> _Begin:
@@ -223,12 +214,9 @@ def _read(log: LogStore, position: int, window: int) -> _Begin | None:
     """Read the last live record at or before a position. Return None if the slot is empty."""
     slot: Slot | None
     try:
-        front = fetch_slot(log, position, window)
-        slot = open_again(log, position, window, front)
+        slot = read_any(log, position, window)
     except WrongWindow as wrong:
         return _read(log, position, wrong.window)
-    except TornRecord as torn:
-        slot = torn
     slot = slot or copied(log, position, window)
     if slot is None:
         return None
@@ -237,11 +225,11 @@ def _read(log: LogStore, position: int, window: int) -> _Begin | None:
         raise OptionError(
             f"{log.url} holds no record up to position {position}: fork at a later position"
         )
-    return _Begin(position, live, front if live is slot else None)
+    return _Begin(position, live)
 
 
-def _newest(log: LogStore, window: int) -> tuple[SlotRecord, bytes] | None:
-    """The newest record that a LIST shows, and its first bytes: 1 LIST and 1 GET."""
+def _newest(log: LogStore, window: int) -> SlotRecord | None:
+    """The newest record that a LIST shows: 1 LIST and 1 GET."""
     start = keys.batches_prefix(log.prefix)
     listing = first_entries(log.store, start, _FEW).entries
     names = (keys.listed(entry.key.removeprefix(start)) for entry in listing)
@@ -250,13 +238,12 @@ def _newest(log: LogStore, window: int) -> tuple[SlotRecord, bytes] | None:
     # The slot before a window with data is taken.
     before = [keys.position(n, window) - 1 for n in numbers]
     for position in [*slots[:1], *before[:1]]:
-        front = fetch_slot(log, position, window) if position >= 0 else None
         try:
-            record = open_again(log, position, window, front)
+            record = read_slot(log, position, window) if position >= 0 else None
         except InvalidLogError:
             return None
-        if record is not None and front is not None:
-            return record, front
+        if record is not None and record.front:
+            return record
     return None
 
 

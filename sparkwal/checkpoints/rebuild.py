@@ -40,6 +40,7 @@ from sparkwal.protocol.archive import recall
 from sparkwal.protocol.new_query import report_new_query
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.segments import with_copies
+from sparkwal.protocol.slots import SlotRecord
 from sparkwal.store.base import LogStore
 from sparkwal.store.local_files import keep_private
 from sparkwal.store.path import absolute, overlap, state_folder
@@ -57,7 +58,7 @@ class State:
         window: the log's window.
         batch_id: the query's last microbatch in the log; −1 without one.
         entry: its checkpoint in the log.
-        front: the first bytes of the record that carries it, if they were read.
+        record: the record that carries it, if it was read.
     """
 
     query_id: str
@@ -65,7 +66,7 @@ class State:
     window: int
     batch_id: int
     entry: Checkpoint | None
-    front: bytes | None = None
+    record: SlotRecord | None = None
 
 
 def checkpoint(
@@ -276,7 +277,7 @@ def _forked(base: Base) -> State:
     """The state of the forked query at the place of the fork."""
     origin = base.origin
     return State(
-        origin.query_id, origin.log_id, base.window, origin.batch_id, base.entry, base.front
+        origin.query_id, origin.log_id, base.window, origin.batch_id, base.entry, base.record
     )
 
 
@@ -324,7 +325,7 @@ def why_rebuild(
         return "it lacks a commit"
     if commits > last:
         return None
-    logged = packing.read_block(log, state.window, state.query_id, entry.position, state.front)
+    logged = packing.read_block(log, state.window, state.query_id, entry.position, state.record)
     # SAFETY(folder-same-plan) §12: a folder is used only if it plans N as the log holds it
     if folder.other_input(logged, entry.files, target, last) is not None:
         return "it gave the number of a microbatch in the log to other input"
@@ -360,7 +361,7 @@ def _files(
             f"{last}): {why}. {advice}"
         )
     if files is None:
-        files = packing.read_files(log, state.window, state.query_id, entry, state.front)
+        files = packing.read_files(log, state.window, state.query_id, entry, state.record)
     record = log.locate(keys.slot(entry.position, state.window), state.window)
     files = accepted(files, last, record)
     # The log holds microbatch N, so it has ended. Without commits/N Spark would read its input

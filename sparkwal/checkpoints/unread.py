@@ -77,12 +77,12 @@ def _newest_files(base: Base, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """
     if base.newest is None:
         raise InvalidLogError("the newest record is damaged")
-    record, front = base.newest
+    record = base.newest
     query_id = base.origin.query_id
     entry = record.header.checkpoints.get(query_id)
     if entry is None or entry.position <= base.origin.position or not entry.bytes:
         return {}
-    own = front if entry.position == record.header.position else None
+    own = record if entry.position == record.header.position else None
     return packing.read_files(base.log, base.window, query_id, entry, own, known=files)
 
 

@@ -64,13 +64,18 @@ class SlotRecord(arrowfile.Opened):
 
     Attributes:
         body: the offset of its inlined rows.
-        inlined: their bytes, if they were read with the header.
+        front: the first bytes of its object, as they were read. None are read of a copy.
         copied: the parts of its rows that a segment has, by partition.
     """
 
     header: SlotHeader
-    inlined: bytes | None = None
+    front: bytes = field(default=b"", compare=False, repr=False)
     copied: Mapping[int, Copied] = field(default_factory=dict, compare=False)
+
+    @property
+    def inlined(self) -> bytes | None:
+        """The bytes of its inlined rows, if they were read with the header."""
+        return self.front[self.body : self.size] if self.size <= len(self.front) else None
 
     @property
     def size(self) -> int:
@@ -363,9 +368,7 @@ def open_slot(
     except InvalidLogError as error:
         error.position = position
         raise
-    body, end = opened.body, opened.body + _inlined(header)
-    inlined = fetched[body:end] if end <= len(fetched) else None
-    record = SlotRecord(header, opened.spark_schema, body, inlined, text=opened.text)
+    record = SlotRecord(header, opened.spark_schema, opened.body, fetched, text=opened.text)
     # SAFETY(whole-rows) §4: a record whose rows are cut off is torn
     if total is not None and total < record.declared:
         raise TornRecord(name, position, total, record.declared)

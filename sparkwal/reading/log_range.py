@@ -247,9 +247,9 @@ class LogRange:
     def remember(self, record: SlotRecord) -> None:
         """Store a record until its microbatch is planned, if there is room."""
         # Inlined rows would travel in the task. Many rows are better fetched by the task.
-        if record.inlined is not None and len(record.inlined) > GLANCE:
-            record = replace(record, inlined=None)
-        size = record.body + len(record.inlined or b"")
+        is_small = record.size - record.body <= GLANCE
+        record = replace(record, front=record.front[: record.size] if is_small else b"")
+        size = max(record.body, len(record.front))
         # Store the oldest records: they are planned first. The others are read again.
         if self._stored_bytes + size <= _STORED_BYTES and len(self._records) <= PLANNED_RECORDS:
             self._records[record.header.position] = record
@@ -259,7 +259,7 @@ class LogRange:
         """Delete the stored records of planned microbatches."""
         self._records = {p: r for p, r in self._records.items() if p >= below}
         self._terms = {p: term for p, term in self._terms.items() if p >= below}
-        self._stored_bytes = sum(r.body + len(r.inlined or b"") for r in self._records.values())
+        self._stored_bytes = sum(max(r.body, len(r.front)) for r in self._records.values())
 
     def start(self, *, from_floor: bool = False) -> int:
         """The first position to read, from the options.

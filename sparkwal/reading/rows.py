@@ -85,10 +85,11 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
             run.append(frame)
         if run:
             pieces.append(of_batch(frames=tuple(run), first_row=first))
+    inlined = record.inlined
     begin, of_record = 0, partial(piece, key=log.key(header.number), inlined=True)
     for part in header.inline:
         end = begin + part.bytes
-        data = None if record.inlined is None else record.inlined[begin:end]
+        data = None if inlined is None else inlined[begin:end]
         frame = Frame(record.body + begin, part.bytes, part.rows, part.crc32)
         place = place_of(part.partition)
         pieces.append(of_record(frames=(frame,), partition=part.partition, data=data, copied=place))

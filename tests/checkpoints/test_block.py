@@ -18,7 +18,7 @@ from sparkwal.checkpoints import packing
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, limits
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.slots import fetch_slot
+from sparkwal.protocol.slots import read_slot
 from sparkwal.store.base import LogStore
 from sparkwal.store.local import LocalStore
 from tests.checkpoints.conftest import Room
@@ -251,7 +251,7 @@ def test_a_block_beyond_the_first_bytes_of_a_record_costs_one_more_get(
     start = data.index(b"\xff\xff\xff\xff\0\0\0\0") + 8
     # After the block, in it, at its start, before it.
     for size in (start + 10**6, start + 20, start, start - 1):
-        monkeypatch.setattr(packing, "fetch_slot", partial(fetch_slot, size=size))
+        monkeypatch.setattr(packing, "read_slot", partial(read_slot, size=size))
         room.store.counts.clear()
         assert packing.read_block(room.log, 1000, stream.query_id, 1) == block
         assert room.store.counts == {"GET": 1 if size > len(data) else 2}

@@ -56,7 +56,7 @@ def test_rows_that_do_not_match_their_crc_are_read_twice(
     log = LogStore(LocalStore(path), "")
     slot = read_slot(log, 7, 1000)
     assert slot is not None
-    pieces = pieces_of(log, replace(slot, inlined=None))
+    pieces = pieces_of(log, replace(slot, front=b""))
     read, asked = LocalStore.get_range, list[str]()
 
     def flipped(self: LocalStore, key: str, offset: int, length: int) -> bytes:
