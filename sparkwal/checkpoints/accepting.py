@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from urllib.parse import unquote
 
-from sparkwal.checkpoints.names import COMMITS, OFFSETS, SOURCES, is_of_source
+from sparkwal.checkpoints.names import COMMITS, OFFSETS, SOURCES, STATE, is_of_source
 from sparkwal.checkpoints.offsets import by_source, listed
 from sparkwal.errors import InvalidLogError
 from sparkwal.store.path import absolute, scheme_of
 
-# Settings that Spark 4.0 to 4.3 writes into a plan, and sets again from it. Those whose value may
-# name a class, which Spark loads, are left out: they are for state, which no log carries.
+# Settings that Spark 4.0 to 4.3 writes into a plan, and sets again from it.
 SETTINGS = frozenset(
     f"spark.sql.{name}"
     for name in (
@@ -37,6 +36,15 @@ SETTINGS = frozenset(
         "streaming.statefulOperator.useStrictDistribution",
     )
 )
+# The value of these may name a class, which Spark loads: only these values are taken.
+_STORES = "org.apache.spark.sql.execution.streaming.state"
+_KNOWN = {
+    "spark.sql.streaming.stateStore.providerClass": {
+        f"{_STORES}.HDFSBackedStateStoreProvider",
+        f"{_STORES}.RocksDBStateStoreProvider",
+    },
+    "spark.sql.streaming.stateStore.compression.codec": {"lz4", "lzf", "snappy", "zstd"},
+}
 _VALUE = re.compile("[A-Za-z0-9_]{1,40}")
 # A driver of Spark does not survive many more tasks of one stage.
 _MOST_PARTITIONS = 100_000
@@ -53,7 +61,7 @@ _LIST = re.compile(rf"{SOURCES}/([^/]+)/([0-9]{{1,19}})(\.compact)?")
 def accepted(files: Mapping[str, bytes], batch_id: int, record: str) -> dict[str, bytes]:
     """The files of a folder whose last microbatch is `batch_id`.
 
-    A plan keeps only SETTINGS. A list of a file source stays only if the plan has read it:
+    A plan keeps only known settings. A list of a file source stays only if the plan has read it:
     otherwise Spark would read the files that it names.
 
     Args:
@@ -69,7 +77,9 @@ def accepted(files: Mapping[str, bytes], batch_id: int, record: str) -> dict[str
     offsets = by_source(files.get(plan, b"")) or {}
     taken: dict[str, bytes] = {}
     for name, data in files.items():
-        if not is_of_source(name):
+        if name.startswith(f"{STATE}/"):
+            taken[name] = data
+        elif not is_of_source(name):
             if name not in wanted:
                 raise InvalidLogError(
                     f"{record}: the checkpoint of microbatch {batch_id} holds {name!r}"
@@ -221,7 +231,7 @@ def _names_file(line: bytes) -> bool:
 
 
 def _with_known_settings(plan: bytes, name: str, record: str) -> bytes:
-    """The plan, a file in offsets/, without settings that are not in SETTINGS.
+    """The plan, a file in offsets/, without settings that are not known.
 
     Raises:
         InvalidLogError: it is no plan of Spark.
@@ -233,7 +243,7 @@ def _with_known_settings(plan: bytes, name: str, record: str) -> bytes:
         allowed = {
             name: value
             for name, value in settings.items()
-            if name in SETTINGS and isinstance(value, str) and _is_value(name, value)
+            if isinstance(value, str) and _is_value(name, value)
         }
     except (LookupError, AttributeError, ValueError, RecursionError):
         raise InvalidLogError(f"{record}: {name!r} in its checkpoint is no plan of Spark") from None
@@ -244,7 +254,9 @@ def _with_known_settings(plan: bytes, name: str, record: str) -> bytes:
 
 
 def _is_value(name: str, value: str) -> bool:
-    if _VALUE.fullmatch(value) is None:
+    if name in _KNOWN:
+        return value in _KNOWN[name]
+    if name not in SETTINGS or _VALUE.fullmatch(value) is None:
         return False
     counts = name.endswith(".partitions")
     return not counts or (value.isdecimal() and 1 <= int(value) <= _MOST_PARTITIONS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkwal import events
-from sparkwal.checkpoints import folder, names
+from sparkwal.checkpoints import folder, names, query_state
 from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.checkpoints.packing import encode as encode
 from sparkwal.checkpoints.packing import pack, read_block
@@ -23,6 +23,7 @@ from sparkwal.format.header import (
     STATEFUL,
     Checkpoint,
     Origin,
+    QueryState,
 )
 from sparkwal.protocol.archive import recall
 from sparkwal.protocol.commit_record import Carried
@@ -66,18 +67,6 @@ class StreamCheckpoint:
             )
         return path if query_id == self.query_id else None
 
-    def check_promise(self) -> None:
-        """Check that the query has no state.
-
-        It runs at every microbatch: a stateful query may have no rows for hours.
-
-        Raises:
-            OptionError: the query is stateful, and `sparkwal.checkpoint` made its folder.
-        """
-        path = self._folder()
-        if path is not None and (path / names.STATE).is_dir() and folder.owner_of(path):
-            raise stateful_refused()
-
     def capture(self, batch_id: int, last: Checkpoint | None, *, again: bool = False) -> Carried:
         """Collect the files that Spark wrote for this microbatch. Makes no request.
 
@@ -95,27 +84,10 @@ class StreamCheckpoint:
         path = self._folder()
         if path is None:
             return self._remote(batch_id, last)
-        if (path / names.STATE).is_dir():
-            return Carried(b"", STATEFUL)
         sizes = folder.microbatch_files(path, batch_id)
         owner = folder.owner_of(path)
-        if last is None and owner is not None and (name := names.foreign(path)) is not None:
-            raise OptionError(
-                f"{name!r} in {path} is not part of a checkpoint, so the log would not carry it "
-                "and sparkwal.checkpoint could not recreate the folder. sparkwal wrote nothing. "
-                "Move it elsewhere; if an option of a source names it, name a folder elsewhere"
-            )
-        needed = {f"offsets/{number}" for number in (batch_id, batch_id - 1) if number >= 0}
-        # SAFETY(carry-whole-folder) §12: a record carries no folder without offsets/N and N−1
-        if not needed <= sizes.keys() and owner is not None:
-            # Spark starts only with both files or with neither, so no rebuild from this record
-            # could start.
-            raise DivergedCheckpointError(
-                f"{path} lacks {', '.join(sorted(needed - sizes.keys()))}: another start of this "
-                "query has replaced it with the checkpoint from the log. Microbatch "
-                f"{batch_id} was not committed. Stop one of the two, and start the other with the "
-                "folder that sparkwal.checkpoint(path, name) returns"
-            )
+        if owner is not None:
+            self._check_made(path, batch_id, last, sizes)
         if f"offsets/{batch_id}" not in sizes:
             return self._remote(batch_id, last)
         self._check_same_origin(owner, last)
@@ -126,19 +98,113 @@ class StreamCheckpoint:
             earlier = {name: entry for name, entry in earlier.items() if entry[0] != NOWHERE}
         if f"commits/{batch_id - 1}" in sizes:
             check_commit((path / f"commits/{batch_id - 1}").read_bytes())
-        carried = pack(sizes, lambda name: (path / name).read_bytes(), earlier, self.max_bytes)
-        for name, (position, size) in sorted(carried.files.items()):
-            if position == NOWHERE and earlier.get(name, (0, 0))[0] != NOWHERE:
-                events.emit(events.CheckpointTooLarge(name, size, self.max_bytes))
-            elif position == HERE and _doubled(name, size, last):
-                events.emit(events.SourceListGrows(name, size))
+        held = None
+        if (path / names.STATE).is_dir():
+            try:
+                held = self._state(path, batch_id, last)
+            except query_state.IncompleteState as missing:
+                if owner is None:
+                    return Carried(b"", STATEFUL)
+                raise self._state_elsewhere(missing) from None
+            sizes |= {name: (path / name).stat().st_size for name in held.metadata}
+        carried = pack(
+            sizes,
+            lambda name: (path / name).read_bytes(),
+            earlier,
+            self.max_bytes,
+            has_state=held is not None,
+        )
+        self._report(carried, earlier, last)
         inputs = folder.inputs(path, batch_id, sizes)
         origin = last.origin if last else owner.origin if owner else None
         name = owner.name if owner else ""
         since = last.since if last and last.is_whole else HERE
         if any(position == NOWHERE for position, _ in carried.files.values()):
             since = NOWHERE
-        return replace(carried, inputs=inputs, name=name, origin=origin, since=since)
+        carried = replace(carried, inputs=inputs, name=name, origin=origin, since=since)
+        return carried if held is None else replace(carried, state=held.state, state_part=held.part)
+
+    def _check_made(
+        self, path: Path, batch_id: int, last: Checkpoint | None, sizes: Mapping[str, int]
+    ) -> None:
+        """Check that a folder of `sparkwal.checkpoint` holds a whole checkpoint and nothing else.
+
+        Raises:
+            DivergedCheckpointError: it was replaced.
+            OptionError: it holds a file that is not part of a checkpoint.
+        """
+        if last is None and (name := names.foreign(path)) is not None:
+            raise OptionError(
+                f"{name!r} in {path} is not part of a checkpoint, so the log would not carry it "
+                "and sparkwal.checkpoint could not recreate the folder. sparkwal wrote nothing. "
+                "Move it elsewhere; if an option of a source names it, name a folder elsewhere"
+            )
+        needed = {f"offsets/{number}" for number in (batch_id, batch_id - 1) if number >= 0}
+        # SAFETY(carry-whole-folder) §12: a record carries no folder without offsets/N and N−1
+        if not needed <= sizes.keys():
+            # Spark starts only with both files or with neither, so no rebuild from this record
+            # could start.
+            raise DivergedCheckpointError(
+                f"{path} lacks {', '.join(sorted(needed - sizes.keys()))}: another start of this "
+                "query has replaced it with the checkpoint from the log. Microbatch "
+                f"{batch_id} was not committed. Stop one of the two, and start the other with the "
+                "folder that sparkwal.checkpoint(path, name) returns"
+            )
+
+    def _report(
+        self,
+        carried: Carried,
+        earlier: Mapping[str, tuple[int, int]],
+        last: Checkpoint | None,
+    ) -> None:
+        """Report files that are too large for the record, and large lists."""
+        for name, (position, size) in sorted(carried.files.items()):
+            if position == NOWHERE and earlier.get(name, (0, 0))[0] != NOWHERE:
+                events.emit(events.CheckpointTooLarge(name, size, self.max_bytes))
+            elif position == HERE and _doubled(name, size, last):
+                events.emit(events.SourceListGrows(name, size))
+
+    def _state(self, path: Path, batch_id: int, last: Checkpoint | None) -> query_state.Collected:
+        """What the record carries of the state before this microbatch.
+
+        Raises:
+            IncompleteState: the folder lacks a part of it.
+            OptionError: the disk refused to note what a rebuild would read again.
+        """
+        self._hold(path, batch_id, last.state if last else None)
+        try:
+            return query_state.collect(path, batch_id, last.state if last else None)
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def _hold(self, path: Path, batch_id: int, last: QueryState | None) -> None:
+        """Hold the input that a rebuild would read again.
+
+        Raises:
+            OptionError: the disk refused to note it.
+        """
+        try:
+            if spans := folder.repeated_spans(path, last, batch_id):
+                Holds(state_folder()).set(self.location, spans)
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: OSError) -> OptionError:
+        return OptionError(
+            f"the state of the query in {self.location} cannot be read or noted "
+            f"({error.strerror or error}). sparkwal wrote nothing: free disk space, and start "
+            "again with the same checkpoint"
+        )
+
+    def _state_elsewhere(self, missing: query_state.IncompleteState) -> OptionError:
+        return OptionError(
+            f"the checkpoint {self.location} lacks a part of the query's state: {missing}. "
+            "sparkwal wrote nothing. If executors run on other machines, they keep the state on "
+            "their own disks, which the log cannot carry: set checkpointLocation to a folder that "
+            "all machines share, or to one on an object store, such as s3a://…: sparkwal help "
+            '"a stateful query" has the settings. Else restart with the folder that '
+            "sparkwal.checkpoint returns"
+        )
 
     def without_rows(
         self,
@@ -183,7 +249,8 @@ class StreamCheckpoint:
             return None
         if last is not None and not must_carry:
             # Without spans the start of a rebuild is unknown, so a record must carry the folder.
-            spans = folder.spans(path, before, batch_id)
+            # A rebuild of a stateful query repeats the microbatch of the last record.
+            spans = folder.spans(path, before - (last.state is not None), batch_id)
             note = folder.note(path, batch_id, last)
             if spans is not None and self._save(path, spans, note):
                 return None
@@ -282,13 +349,14 @@ class StreamCheckpoint:
             if other is not None:
                 why = f"position {entry.position} of the log holds another {other}"
                 raise self._diverged(log, batch_id, why)
-            if f"offsets/{batch_id}" in logged:
+            # A rebuild repeats a stateful microbatch, and its state must fit the rows in the log.
+            if f"offsets/{batch_id}" in logged and entry.state is None:
                 return
         rows = content()
         position = entry.position
         difference = other_rows(log, lead, self.query_id, batch_id, rows, position=position)
-        # SAFETY(same-rows) §12: without offsets in the log, a replay is skipped only if its rows
-        # are those of the log
+        # SAFETY(same-rows) §12: without offsets in the log, or with state, a replay is skipped only
+        # if its rows are those of the log
         if difference is not None:
             raise self._diverged(
                 log,
@@ -296,6 +364,9 @@ class StreamCheckpoint:
                 f"{difference}. (If the query itself produces other rows each time that it runs: "
                 'see sparkwal help "other rows")',
             )
+        # This machine may be new, and a rebuild on the next one repeats the microbatch too.
+        if path is not None and entry.state is not None:
+            self._hold(path, batch_id, None)
 
     def _diverged(self, log: LogStore, batch_id: int, why: str) -> DivergedCheckpointError:
         return DivergedCheckpointError(
@@ -327,16 +398,6 @@ def beginning(origin: Origin | None) -> str:
     if origin is None:
         return "with the first rows of its source"
     return f"as a fork of {origin.name!r} at position {origin.position} of {origin.log}"
-
-
-def stateful_refused() -> OptionError:
-    """The error for a stateful query with a folder of `sparkwal.checkpoint`."""
-    return OptionError(
-        "this query is stateful, and its state is not in the log: sparkwal.checkpoint cannot "
-        "rebuild it on another machine. sparkwal wrote nothing. Set checkpointLocation to a folder "
-        "that outlives this machine, such as s3a://…: "
-        'sparkwal help "a stateful query" has the settings'
-    )
 
 
 def log_of(path: Path) -> str | None:

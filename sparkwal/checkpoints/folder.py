@@ -21,6 +21,7 @@ from urllib.parse import unquote_to_bytes
 
 from isal.isal_zlib import crc32
 
+from sparkwal.checkpoints import query_state
 from sparkwal.checkpoints.names import (
     COMMITS,
     EMPTY,
@@ -33,7 +34,7 @@ from sparkwal.checkpoints.names import (
 from sparkwal.checkpoints.offsets import by_source, input_text, listed, positions
 from sparkwal.errors import InvalidLogError, NewerFormatError, OptionError
 from sparkwal.format import checked, keys, versions
-from sparkwal.format.header import Checkpoint, Origin
+from sparkwal.format.header import Checkpoint, Origin, QueryState
 from sparkwal.format.limits import json_in
 from sparkwal.protocol.holds import Span
 from sparkwal.store.path import folder, is_local
@@ -163,6 +164,9 @@ def torn(path: Path) -> str | None:
     unreadable = next((name for name in needed if not _is_complete(path, name)), None)
     if unreadable or last < 0:
         return unreadable
+    # SAFETY(whole-state) §12: a folder is used only if Spark can load the state of its next plan
+    if (lacking := query_state.unreadable(path, done + 1)) is not None:
+        return lacking
     # The list of a file source may lack the newest files that the last microbatch reads.
     for source, offset in (by_source(read(path, f"offsets/{last}") or b"") or {}).items():
         entry = listed(offset)
@@ -338,13 +342,10 @@ def spans(path: Path, before: int, batch_id: int) -> dict[str, list[Span]] | Non
 
     Returns:
         (position after `before`, position after `batch_id`) of each source, by `log_id`. None if
-        the folder lacks one of the two offset files.
+        the folder lacks one of the two offset files. If `before` is −1, the spans begin at 0.
     """
-    earlier = read(path, f"offsets/{before}")
-    now = read(path, f"offsets/{batch_id}")
-    if earlier is None or now is None:
-        return None
-    begins, ends = by_source(earlier), by_source(now)
+    begins = by_source(read(path, f"offsets/{before}") or b"") if before >= 0 else {}
+    ends = by_source(read(path, f"offsets/{batch_id}") or b"")
     if begins is None or ends is None:
         return None
     log_spans: dict[str, list[Span]] = {}
@@ -353,3 +354,21 @@ def spans(path: Path, before: int, batch_id: int) -> dict[str, list[Span]] | Non
         for log_id, position in positions(offset).items():
             log_spans.setdefault(log_id, []).append((begin.get(log_id, 0), position))
     return log_spans
+
+
+def repeated_spans(path: Path, last: QueryState | None, batch_id: int) -> dict[str, list[Span]]:
+    """The spans that a stateful query holds when it puts the record of a microbatch, or repeats it.
+
+    A rebuild repeats the microbatch of the last record. Until the new record is durable, that is
+    the one before.
+    """
+    # SAFETY(hold-repeated) §12: a stateful query holds the input of its last record and of this one
+    held = spans(path, batch_id - 1, batch_id) or {}
+    if last is None:
+        return held
+    before = spans(path, last.version - 1, batch_id - 1)
+    if before is None:
+        # Spark has deleted the plan before: hold all.
+        begins = {log_id: [(0, end) for end, _ in found] for log_id, found in held.items()}
+        before = begins
+    return {log_id: [*before.get(log_id, []), *found] for log_id, found in held.items()}

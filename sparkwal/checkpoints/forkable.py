@@ -53,7 +53,17 @@ def not_carried(entry: Checkpoint) -> str:
         return _REASONS.get(entry.reason, f"the record carries nothing of it ({entry.reason})")
     if too_large := entry.too_large:
         return f"{too_large[0]} was larger than checkpointMaxBytes"
+    if entry.state is not None and not entry.state.base:
+        return "the next records carry the rest of its state, which is large"
     return ""
+
+
+def no_fork(entry: Checkpoint) -> str:
+    """The reason if no query can begin with a checkpoint that the records carry, else ""."""
+    if why := not_carried(entry):
+        return why
+    # A record carries the state before its microbatch, whose rows a fork must not write again.
+    return "the query is stateful, and such a query cannot be forked" if entry.state else ""
 
 
 def not_forkable(
@@ -65,7 +75,7 @@ def not_forkable(
     """
     if entry is None:
         return "no record carries its checkpoint"
-    if why := not_carried(entry):
+    if why := no_fork(entry):
         return why
     if kept.holds_all(entry):
         return ""

@@ -19,8 +19,10 @@ STATE = "state"
 OWNER = "sparkwal.json"
 EMPTY = "sparkwal-empty.json"
 LOG = "sparkwal-log.json"
-_OWN_FILES = (METADATA, OWNER, EMPTY, LOG)
-_OWN_FOLDERS = (OFFSETS, COMMITS, SOURCES, STATE)
+STATE_NOTE = "sparkwal-state.json"
+STATE_LINKS = "sparkwal-state"
+_OWN_FILES = (METADATA, OWNER, EMPTY, LOG, STATE_NOTE)
+_OWN_FOLDERS = (OFFSETS, COMMITS, SOURCES, STATE, STATE_LINKS)
 # The suffixes of a temporary file and of a checksum file.
 _WRITTEN = r"(\.[0-9a-f-]+\.tmp)?(\.crc)?"
 _FILE = re.compile(rf"\.*({'|'.join(map(re.escape, _OWN_FILES))}){_WRITTEN}")
@@ -34,6 +36,15 @@ _SCHEMA_LOG = re.compile("_schema_log_.+")
 _IN_SPARKS_FOLDERS = re.compile(
     rf"({OFFSETS}|{COMMITS})/[0-9]{{1,19}}|{SOURCES}/{SOURCE_NAME}(/[^/\0]+)+"
 )
+# A version of a store, written by an attempt of this id, with or without a checksum.
+STATE_FILE = r"([0-9]{1,18})(?:_([0-9a-f-]{1,64}))?\.(delta|changelog|snapshot|zip)(?:\.crc)?"
+# Folders of files that RocksDB's versions share.
+STATE_TABLES = ("SSTs", "logs")
+_STORE = rf"{STATE}/[0-9]{{1,9}}/[0-9]{{1,9}}(?:/[A-Za-z0-9][^/\0]*)?"
+_OF_STATE = re.compile(rf"{_STORE}/(?:{STATE_FILE}|(?:{'|'.join(STATE_TABLES)})/[^/\0.][^/\0]*)")
+_STATE_METADATA = re.compile(
+    rf"(?:{STATE}/[0-9]{{1,9}}|{_STORE})/_(?:metadata|stateSchema)(?:/[^/\0]+)+"
+)
 _IN_SCHEMA_LOG = re.compile(r"([^/\0]+/)*_schema_log_[^/\0]+/[0-9]{1,19}")
 
 
@@ -44,13 +55,21 @@ def is_carried(name: str) -> bool:
         return False
     is_own = parts[0] in (*_OWN_FOLDERS, *_OWN_FILES)
     pattern = _IN_SPARKS_FOLDERS if is_own else _IN_SCHEMA_LOG
+    if parts[0] == STATE:
+        pattern = _STATE_METADATA
     longest = max(len(part.encode()) for part in parts)
     return longest <= _MAX_NAME_BYTES and pattern.fullmatch(name) is not None
 
 
+def is_of_state(name: str) -> bool:
+    """Whether a part of the state may have this name."""
+    is_plain = name.isprintable() and not {".", ".."} & set(name.split("/"))
+    return is_plain and _OF_STATE.fullmatch(name) is not None
+
+
 def is_of_source(name: str) -> bool:
     """Whether a source wrote this carried file."""
-    return name.split("/")[0] not in (OFFSETS, COMMITS)
+    return name.split("/")[0] not in (OFFSETS, COMMITS, STATE)
 
 
 def source_files(path: Path) -> Iterator[tuple[Path, list[str]]]:
@@ -84,7 +103,7 @@ def _foreign(path: Path) -> Iterator[str]:
             yield from _foreign_in(entry, lambda inner: _is_file(inner, _LOGGED))
         elif entry.name == SOURCES:
             yield from _foreign_in(entry, _is_source)
-        elif entry.name == STATE:
+        elif entry.name in (STATE, STATE_LINKS):
             yield from _foreign_in(entry, lambda inner: _is_folder(inner, _OPERATOR))
         elif not _is_schema_log(entry):
             yield entry.name

@@ -1,11 +1,12 @@
-"""The block of checkpoint files in a commit record: packed, encoded, decoded and read (PROTOCOL
-§12)."""
+"""The block of checkpoint files in a commit record: packed, encoded, decoded and read, and the
+state after it (PROTOCOL §12)."""
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 import pyarrow as pa
 from isal.isal_zlib import crc32
@@ -13,12 +14,14 @@ from isal.isal_zlib import crc32
 from sparkwal.checkpoints import folder, names
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, limits, versions
-from sparkwal.format.header import HERE, NOWHERE, Checkpoint, CommitHeader
+from sparkwal.format.header import HERE, NOWHERE, Checkpoint, CommitHeader, QueryState
 from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.missing import MissingRecord
 from sparkwal.protocol.slots import SlotRecord, read_slot
 from sparkwal.store.base import LogStore, sound
+from sparkwal.store.parallel import run_parallel
 
+T = TypeVar("T")
 # JSON writes a byte as six characters at most.
 MAX_FILE_BYTES = limits.CHECKPOINT // 6
 _string_at = json.JSONDecoder().raw_decode
@@ -32,6 +35,8 @@ def pack(
     read: Callable[[str], bytes],
     carried: Mapping[str, tuple[int, int]],
     max_bytes: int,
+    *,
+    has_state: bool = False,
 ) -> Carried:
     """Pack the files into one block of at most `max_bytes`.
 
@@ -43,7 +48,10 @@ def pack(
         read: returns the content of a file.
         carried: (position, bytes) of the files that earlier records carry, by name.
         max_bytes: the limit of the block.
+        has_state: a state stands beside the block, so a version that lacks it must refuse the
+            block.
     """
+    version = {versions.FIELD: b"%d" % versions.VERSIONS[versions.CHECKPOINT]} if has_state else {}
     files = {
         name: carried[name]
         for name, size in sizes.items()
@@ -51,7 +59,7 @@ def pack(
     }
     left = {name: size for name, size in sizes.items() if name not in files}
     while (len(left) > limits.CHECKPOINT_FILES or sum(left.values()) > MAX_FILE_BYTES) or (
-        len(data := encode({name: read(name) for name in left})) > max_bytes and left
+        len(data := encode(version | {name: read(name) for name in left})) > max_bytes and left
     ):
         largest = max(left, key=lambda name: left[name])
         files[largest] = (NOWHERE, left.pop(largest))
@@ -79,6 +87,7 @@ def decode(block: bytes, label: str) -> dict[str, bytes]:
         raise InvalidLogError(f"{label}: its checkpoint cannot be decoded: {error}") from None
     if (version := files.get(versions.FIELD, b"")).isdigit():
         versions.check(versions.CHECKPOINT, int(version[:20]), f"{label}: its checkpoint")
+        del files[versions.FIELD]
     folders = {name[:at] for name in files for at, c in enumerate(name) if c == "/"}
     for name in files:
         # The name becomes a path on the machine that rebuilds, so it must not leave the folder.
@@ -173,6 +182,59 @@ def read_block(
         InvalidLogError: the record is missing, of another query or damaged, or its entry is not
             the `expected` one: in a freed slot another record may lie.
     """
+    record, entry = _carrying(log, window, query_id, position, record)
+    label = log.locate(record.header.number, window)
+    if expected not in (None, entry):
+        raise InvalidLogError(f"{label}: that record is not the one which later records name")
+    if not entry.bytes:
+        return {}
+
+    def checked(block: bytes) -> dict[str, bytes]:
+        if crc32(block) != entry.crc32:
+            raise InvalidLogError(f"{label}: the checkpoint in it does not match its CRC-32")
+        return decode(block, label)
+
+    return _section(log, record, arrowfile.block_offset(record.size), entry.bytes, checked)
+
+
+def read_state(
+    log: LogStore, window: int, query_id: str, state: QueryState
+) -> Iterator[tuple[str, bytes]]:
+    """Read the parts of a state that records carry, in order: 1 GET each, or 2 for a large one.
+
+    Yields:
+        The name of the record and its part.
+
+    Raises:
+        InvalidLogError: a record is missing, of another query or damaged.
+    """
+
+    def read(position: int) -> tuple[str, bytes]:
+        record, entry = _carrying(log, window, query_id, position)
+        label = log.locate(record.header.number, window)
+        held = entry.state
+        if held is None or held.bytes > limits.STATE:
+            raise InvalidLogError(f"{label}: it carries no state of query {query_id}")
+
+        def checked(part: bytes) -> bytes:
+            if crc32(part) != held.crc32:
+                raise InvalidLogError(f"{label}: the state in it does not match its CRC-32")
+            return part
+
+        begin = arrowfile.block_offset(record.size) + entry.bytes
+        return label, _section(log, record, begin, held.bytes, checked)
+
+    return run_parallel(log.store, read, state.positions)
+
+
+def _carrying(
+    log: LogStore, window: int, query_id: str, position: int, record: SlotRecord | None = None
+) -> tuple[SlotRecord, Checkpoint]:
+    """The record at `position`, which carries a checkpoint of the query: 1 GET if it was not read.
+
+    Raises:
+        InvalidLogError: it is missing, damaged or not of this query.
+    """
     if position > keys.last_position(window):
         raise InvalidLogError(f"{log.url}: no log comes to position {position}, which it names")
     number = keys.slot(position, window)
@@ -190,22 +252,17 @@ def read_block(
     is_own = isinstance(header, CommitHeader) and header.query_id == query_id
     if not is_own or entry is None or entry.position != position:
         raise InvalidLogError(f"{label}: it carries no checkpoint of query {query_id}")
-    if expected not in (None, entry):
-        raise InvalidLogError(f"{label}: that record is not the one which later records name")
-    if not entry.bytes:
-        return {}
-    start = arrowfile.block_offset(record.size)
-    key = log.key(number)
-    size = entry.bytes
-    crc = entry.crc32
+    return record, entry
 
-    def again() -> dict[str, bytes]:
-        return checked(log.store.get_range(key, start, size))
 
-    def checked(block: bytes) -> dict[str, bytes]:
-        if crc32(block) != crc:
-            raise InvalidLogError(f"{label}: the checkpoint in it does not match its CRC-32")
-        return decode(block, label)
+def _section(
+    log: LogStore, record: SlotRecord, begin: int, size: int, checked: Callable[[bytes], T]
+) -> T:
+    """A part of a record, as `checked` returns it. It is read if it was not."""
+    key = log.key(record.header.number)
 
-    block = record.front[start : start + size]
-    return sound(key, again if len(block) < size else partial(checked, block), again)
+    def again() -> T:
+        return checked(log.store.get_range(key, begin, size))
+
+    part = record.front[begin : begin + size]
+    return sound(key, again if len(part) < size else partial(checked, part), again)

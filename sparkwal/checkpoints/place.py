@@ -9,7 +9,7 @@ from sparkwal.checkpoints.forkable import (
     Kept,
     carrying,
     first_forkable,
-    not_carried,
+    no_fork,
     not_forkable,
 )
 from sparkwal.checkpoints.offsets import by_source, listed
@@ -104,8 +104,9 @@ def _find_base(fork: Fork, log: LogStore) -> Base:
     if batch_id < 0 or entry is None:
         raise _no_query(fork, log, begin, query_id)
     what = f"cannot fork query {fork.name!r} at position {entry.position} of {log.url}"
-    if why := not_carried(entry):
-        raise OptionError(f"{what}: {why}. {_ADVICE.get(entry.reason, '')}".rstrip(". "))
+    if why := no_fork(entry):
+        advice = _ADVICE.get(STATEFUL if entry.state else entry.reason, "")
+        raise OptionError(f"{what}: {why}. {advice}".rstrip(". "))
     record: SlotRecord | None = None
     files: Mapping[str, bytes] = {}
     damage: InvalidLogError | None = None

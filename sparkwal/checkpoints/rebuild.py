@@ -9,11 +9,12 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 from sparkwal import events
-from sparkwal.checkpoints import carry, folder, names, packing
+from sparkwal.checkpoints import carry, folder, names, packing, query_state
 from sparkwal.checkpoints.accepting import accepted, check_listed
 from sparkwal.checkpoints.folder import Owner, owner_of, sweep
 from sparkwal.checkpoints.fork import (
@@ -30,7 +31,7 @@ from sparkwal.checkpoints.replacing import alone, replace
 from sparkwal.checkpoints.unread import check_files
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
-from sparkwal.format.header import Checkpoint
+from sparkwal.format.header import Checkpoint, QueryState
 from sparkwal.options.keywords import SinkKeywords
 from sparkwal.options.open import enclosing_data, open_log
 from sparkwal.options.parsing import from_keywords
@@ -123,6 +124,7 @@ class Decision:
     batch_id: int
     why: str | None
     files: Mapping[str, bytes]
+    state: QueryState | None = None
 
 
 def prepare_checkpoint(
@@ -153,7 +155,7 @@ def prepare_checkpoint(
                 sweep(target)
             else:
                 check_listed(decision.files, files_under, (sink_options.path, str(target)))
-                replace(target, decision.files)
+                replace(target, decision.files, partial(_write_state, log, head.window, decision))
     except OSError as error:
         # The rename fails also if a volume is mounted at the folder itself.
         raise OptionError(
@@ -170,6 +172,14 @@ def prepare_checkpoint(
         report_new_query(log.url, name, checkpoints)
     _report_slow_files()
     return target, decision
+
+
+def _write_state(log: LogStore, window: int, decision: Decision, draft: Path) -> list[Path]:
+    """Write the state of the query into a new folder. Returns the files."""
+    if decision.state is None:
+        return []
+    parts = packing.read_state(log, window, decision.query_id, decision.state)
+    return query_state.write(draft, decision.state, parts)
 
 
 @dataclass(frozen=True)
@@ -258,8 +268,12 @@ def decide(
         # Without a log, keep the id that an earlier call drew for the query.
         return Decision(folder.query_of(target) or query_id, last, None, {})
     origin = entry.origin if entry else None
+    held = None
     if base is None:
-        files = _files(log, state)
+        files = {
+            file: query_state.moved(file, data, target) for file, data in _files(log, state).items()
+        }
+        held = entry.state if entry else None
     else:
         origin = base.origin
         files = _files(base.log, _forked(base), base.files)
@@ -270,7 +284,7 @@ def decide(
         names.METADATA: b'{"id":"%s"}' % query_id.encode(),
         names.OWNER: folder.owner_text(Owner(log.identity, log_id, name, origin)),
     }
-    return Decision(query_id, last, why, {**files, **own})
+    return Decision(query_id, last, why, {**files, **own}, held)
 
 
 def _forked(base: Base) -> State:
@@ -309,6 +323,9 @@ def why_rebuild(
         return None if commits < 0 else "it is ahead of the log"
     if entry is None:
         return "the log carries none of its files"
+    # The next record of this folder would have to carry the whole state.
+    if entry.state is not None and not query_state.continues(target, entry.state):
+        return "the log has the state of another machine"
     origin = base.origin if base else entry.origin
     # SAFETY(folder-same-fork) §12: a folder serves only a query that was forked from the same place
     if (owner.origin and owner.origin.begin) != (origin and origin.begin):
@@ -329,9 +346,11 @@ def why_rebuild(
     # SAFETY(folder-same-plan) §12: a folder is used only if it plans N as the log holds it
     if folder.other_input(logged, entry.files, target, last) is not None:
         return "it gave the number of a microbatch in the log to other input"
+    # A stateful query repeats it, with the state before it.
+    is_plain = entry.state is None and not entry.too_large
     # Without commits/N Spark would read its input again, which another machine may have archived.
     # SAFETY(folder-has-commit) §12: a folder is used only if it holds the log's last commits/N
-    if logged and commits != last and offsets == last and not entry.too_large:
+    if logged and commits != last and offsets == last and is_plain:
         return "it lacks the commit of its last microbatch, which is in the log"
     return None
 
@@ -369,6 +388,9 @@ def _files(
     # with N is missing from the names.
     done = files.get(f"commits/{last - 1}", b'v1\n{"nextBatchWatermarkMs":0}')
     check_commit(done)
+    if entry.state is not None:
+        # SAFETY(repeat-stateful) §12: a record of N carries the state before N: Spark repeats N
+        return files
     # SAFETY(rebuild-commit) §12: a rebuilt folder holds commits/N
     # SAFETY(rebuild-offsets) §12: a rebuilt folder holds offsets/N
     # SAFETY(rebuild-from-last) §12: a folder is rebuilt from the query's last record

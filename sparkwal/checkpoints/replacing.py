@@ -4,12 +4,12 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sparkwal.checkpoints.names import foreign
-from sparkwal.errors import OptionError
+from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.store.local_files import no_link, sync
 
 # The suffixes of folders that a rebuild leaves if its process dies.
@@ -49,10 +49,19 @@ def _is_at(descriptor: int, file: Path) -> bool:
     return False
 
 
-def replace(target: Path, files: Mapping[str, bytes]) -> None:
+def replace(
+    target: Path,
+    files: Mapping[str, bytes],
+    write_more: Callable[[Path], Iterable[Path]] = lambda _: (),
+) -> None:
     """Replace the folder by one with these files.
 
     A crash leaves the old folder, the new one or none, never a part of one.
+
+    Args:
+        target: the folder.
+        files: the content of files, by name.
+        write_more: writes further files into the new folder, and returns them.
 
     Raises:
         OptionError: the folder holds a file that is not part of a checkpoint.
@@ -71,13 +80,15 @@ def replace(target: Path, files: Mapping[str, bytes]) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
             sync(file)
+        for file in write_more(draft):
+            sync(file)
         # Move the folder at once: Spark would take a part of its files for all of them.
         if target.exists():
             os.rename(target, f"{draft}-old")
         # SAFETY(replace-by-rename) §12: a rename replaces a folder: the old one, none or the new
         os.rename(draft, target)
         sync(target.parent)
-    except OSError:
+    except (OSError, SparkWalError):
         _remove(draft)
         raise
     _remove(draft.with_name(f"{draft.name}-old"))

@@ -1,6 +1,6 @@
 """The header of an object: its fields, its JSON, and the checks of decoding (PROTOCOL §2)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -58,6 +58,76 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """A copy of the whole state that several records carry, one part each.
+
+    Attributes:
+        begin: the position of the record with the first part.
+        list_crc32: the CRC-32 of the list of its files. It names the copy.
+        done: the bytes of its files that records carry already.
+        since: the bytes of the state's changes that records carry from `begin` on.
+    """
+
+    begin: Whole
+    list_crc32: Crc
+    done: Whole
+    since: Whole
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """The state of a query before its microbatch N, in the record of N and in earlier ones.
+
+    Attributes:
+        version: N.
+        bytes: the size of the part that this record carries.
+        crc32: the CRC-32 of that part.
+        records: (first, last) of each run of positions, in order: their records carry the state
+            together. The last one is this record.
+        base: the name of the copy of the whole state with which they begin.
+        base_bytes: the bytes of that copy.
+        since: the bytes of the changes after it.
+        copy: the copy that is on its way to replace these records, or None.
+    """
+
+    version: Whole
+    bytes: Whole
+    crc32: Crc
+    records: tuple[tuple[Whole, Whole], ...]
+    base: Crc
+    base_bytes: Whole
+    since: Whole
+    copy: Annotated[Copy | None, LATER] = None
+
+    def __post_init__(self) -> None:
+        # A reader lists the positions, and anybody may have written the record.
+        ends = [-1, *(end for run in self.records for end in run)]
+        if any(last < first for first, last in self.records) or ends != sorted(ends):
+            raise ValueError("the records of the state have no order")
+        if sum(last - first + 1 for first, last in self.records) > limits.STATE_RECORDS:
+            raise ValueError(f"the state lies in more than {limits.STATE_RECORDS} records")
+
+    def at(self, position: int) -> "QueryState":
+        """This state in the record at `position`, which is not among `records` yet."""
+        *earlier, last = self.records or ((position, position),)
+        if last[1] == position - 1:
+            earlier.append((last[0], position))
+        elif last[1] < position:
+            earlier += [last, (position, position)]
+        else:
+            earlier.append(last)
+        copy = self.copy
+        if copy is not None and copy.begin == HERE:
+            copy = replace(copy, begin=position)
+        return replace(self, records=tuple(earlier), copy=copy)
+
+    @property
+    def positions(self) -> list[int]:
+        """The positions of the records that carry it, in order."""
+        return [position for first, last in self.records for position in range(first, last + 1)]
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """The checkpoint of one query. The last record of the query carries it in a block of files.
 
@@ -74,6 +144,7 @@ class Checkpoint:
         origin: the place from which the query was forked, or None.
         since: from this position on each record of the query carries its whole checkpoint; −1 if
             this one does not, or if an older version wrote it.
+        state: the state of a stateful query, after the block. None without one.
     """
 
     position: Whole
@@ -86,6 +157,12 @@ class Checkpoint:
     name: Annotated[str, LATER] = ""
     origin: Annotated[Origin | None, LATER] = None
     since: Annotated[WholeOrNone, LATER] = -1
+    state: Annotated[QueryState | None, LATER] = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of the block and of the state after it."""
+        return self.bytes + (self.state.bytes if self.state else 0)
 
     @property
     def is_whole(self) -> bool:

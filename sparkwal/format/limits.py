@@ -25,6 +25,9 @@ ARCHIVE = 256 * _MIB
 # Bytes of the JSON text that the checkpoint in a record unpacks to, and files in it.
 CHECKPOINT = 256 * _MIB
 CHECKPOINT_FILES = 100_000
+# Records that carry the state of one query together, and bytes of it in one of them.
+STATE_RECORDS = 2**16
+STATE = 2**31
 # Objects that Python makes of a JSON text: each takes up to some 90 bytes.
 JSON_VALUES = 2**22
 # Objects and lists inside each other, so that no recursion over a document is too deep.

@@ -16,7 +16,7 @@ ARCHIVE = "archive"
 HINT = "hint"
 JOURNAL = "journal"
 CURSOR = "cursor"
-# Version 1 of these has no field.
+# Version 1 of these has no field. A checkpoint of version 2 has a state beside it.
 CHECKPOINT = "checkpoint"
 OFFSET = "offset"
 NOTE = "note"
@@ -30,7 +30,7 @@ VERSIONS = {
     HINT: 7,
     JOURNAL: 1,
     CURSOR: 1,
-    CHECKPOINT: 1,
+    CHECKPOINT: 2,
     OFFSET: 1,
     NOTE: 1,
 }

@@ -50,7 +50,10 @@ def named_records(log: LogStore, header: SlotHeader) -> set[int]:
     if header.txns_archive:
         entries += read_archive(log, header.txns_archive).checkpoints.values()
     named = {entry.position for entry in entries}
-    return named | {position for entry in entries for position, _ in entry.files.values()}
+    named |= {position for entry in entries for position, _ in entry.files.values()}
+    # SAFETY(state-records-named) §12: no collection deletes a record that carries a part of a state
+    states = (entry.state for entry in entries if entry.state is not None)
+    return named.union(*(state.positions for state in states))
 
 
 def knowing(open_log: OpenLog, memory: Memory, query_id: str) -> Memory:

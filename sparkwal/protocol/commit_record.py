@@ -16,6 +16,7 @@ from sparkwal.format.header import (
     CommitHeader,
     Inline,
     Origin,
+    QueryState,
     check_parts,
 )
 from sparkwal.protocol.clock import Clock, next_timestamp
@@ -36,6 +37,8 @@ class Carried:
         files: (place, bytes) of files that are carried only once: a position, HERE (`block`) or
             NOWHERE.
         since: a position, HERE or NOWHERE.
+        state: the state, with the `records` before this one, or None.
+        state_part: the part of it that this record carries.
     """
 
     block: bytes
@@ -45,6 +48,8 @@ class Carried:
     name: str = ""
     origin: Origin | None = None
     since: int = NOWHERE
+    state: QueryState | None = None
+    state_part: bytes = b""
 
 
 def microbatch_record(
@@ -132,7 +137,9 @@ def next_record(
             carried.name,
             carried.origin,
             position if carried.since == HERE else carried.since,
+            carried.state and carried.state.at(position),
         )
+        block += carried.state_part
         checkpoints = {**checkpoints, query_id: entry}
     # Drop the entries of earlier anonymous appends.
     named = {query: last for query, last in lead.txns.items() if not query.startswith(ANONYMOUS)}

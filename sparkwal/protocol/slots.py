@@ -84,12 +84,13 @@ class SlotRecord(arrowfile.Opened):
 
     @property
     def declared(self) -> int:
-        """The bytes up to the end of its inlined rows, or of the checkpoint in it."""
+        """The bytes up to the end of its inlined rows, or of the checkpoint and the state in
+        it."""
         header, end = self.header, self.size
         if isinstance(header, CommitHeader):
             entry = header.checkpoints.get(header.query_id)
-            if entry is not None and entry.position == header.position and entry.bytes:
-                return arrowfile.block_offset(end) + entry.bytes
+            if entry is not None and entry.position == header.position and entry.size:
+                return arrowfile.block_offset(end) + entry.size
         return end
 
     def proves_filled(self, position: int, log_id: str | None) -> bool:

@@ -65,8 +65,11 @@ def check_whole(log: LogStore, position: int, window: int, data: bytes) -> SlotR
     # Neither the header nor the footer covers the files of a checkpoint.
     if entry is not None and entry.position == header.position and entry.bytes:
         start = arrowfile.block_offset(record.size)
-        if crc32(data[start : start + entry.bytes]) != entry.crc32:
+        end = start + entry.bytes
+        if crc32(data[start:end]) != entry.crc32:
             raise InvalidLogError(f"{name}: the checkpoint in it does not match its CRC-32")
+        if entry.state and crc32(data[end : end + entry.state.bytes]) != entry.state.crc32:
+            raise InvalidLogError(f"{name}: the state in it does not match its CRC-32")
     if is_cut:
         raise CutFooter(name, len(data), record)
     return record

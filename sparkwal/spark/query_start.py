@@ -5,29 +5,13 @@ the query when it starts, and mark it with an error that ends it at its first tr
 has no such listener.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql.types import StructType
 
-from sparkwal.checkpoints.carry import stateful_refused
-from sparkwal.checkpoints.folder import local_folder, owner_of
 from sparkwal.errors import SparkWalError
 from sparkwal.spark.datasource import WeaselWalDataSource
-
-# Nodes of a plan that keep state if their input is a stream.
-_STATEFUL = {
-    "Aggregate",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-    "Distinct",
-    "FlatMapGroupsWithState",
-    "FlatMapGroupsInPandasWithState",
-    "GlobalLimit",
-    "TransformWithState",
-    "TransformWithStateInPySpark",
-}
 
 
 def refuse_at_start(session: Any, jvm: Any, query_id: str) -> None:
@@ -57,11 +41,8 @@ def refuse_at_start(session: Any, jvm: Any, query_id: str) -> None:
 def _refusal(query: Any) -> SparkWalError | None:
     is_complete = query.outputMode().toString() == "Complete"
     source = WeaselWalDataSource(_options(query))
-    path = local_folder(query.resolvedCheckpointRoot())
     try:
         source.streamWriter(StructType(), is_complete)
-        if path and owner_of(path) and any(map(_keeps_state, _nodes(query.analyzedPlan()))):
-            raise stateful_refused()
     except SparkWalError as error:
         return error
     return None
@@ -80,21 +61,3 @@ def _options(query: Any) -> dict[str, str]:
         pair = pairs.next()
         options[pair._1()] = pair._2()
     return options
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in _children(plan):
-        yield from _nodes(child)
-
-
-def _children(plan: Any) -> list[Any]:
-    children = plan.children()
-    return [children.apply(number) for number in range(children.size())]
-
-
-def _keeps_state(node: Any) -> bool:
-    kind = node.getClass().getSimpleName()
-    if kind == "Join":
-        return all(child.isStreaming() for child in _children(node))
-    return kind in _STATEFUL and bool(node.isStreaming())

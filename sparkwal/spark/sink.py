@@ -219,9 +219,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def _carrier(self, query_id: str) -> Carrier:
         # The commit runs on the driver's machine, which has the local checkpoint.
         size = self.options.checkpoint_max_bytes
-        checkpoint = StreamCheckpoint(self.checkpoint, query_id, size)
-        checkpoint.check_promise()
-        return checkpoint
+        return StreamCheckpoint(self.checkpoint, query_id, size)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):

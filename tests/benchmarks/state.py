@@ -1,4 +1,5 @@
-"""Triggers of stateful queries whose checkpoints are on S3, with each manager of their files."""
+"""Triggers of stateful queries whose checkpoints are on S3, with each manager of their files, or in
+the log."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from benchmarks.measuring import BUCKET, delayed, store
 from benchmarks.microbatch import Length
 from benchmarks.peers import ABORTABLE, Place, best_bucket, start_session
 from benchmarks.report import save, table
-from benchmarks.triggers import Row, console, kinds, measure, on_s3, on_s3_at_best
+from benchmarks.triggers import (
+    LOCAL_FILES,
+    Row,
+    console,
+    from_log,
+    kinds,
+    measure,
+    on_s3,
+    on_s3_at_best,
+)
 from sparkwal.checkpoints.rebuild import FILE_MANAGER
 from sparkwal.spark import s3a
 from sparkwal.testing.servers import make_bucket
@@ -27,6 +37,7 @@ MANAGERS: Mapping[str, tuple[Callable[[Place], str], Mapping[str, str]]] = {
     "Spark's, as installed": (on_s3, {}),
     "Spark's, at its best": (on_s3_at_best, ABORTABLE),
     "sparkwal's": (on_s3_at_best, {FILE_MANAGER: s3a.FILE_MANAGER}),
+    "in the log": (from_log, LOCAL_FILES),
 }
 _STATE = "spark.sql.streaming.stateStore"
 _PROVIDER = "org.apache.spark.sql.execution.streaming.state.{}StateStoreProvider"
@@ -73,7 +84,7 @@ def main(
     output: Path | None,
 ) -> None:
     """Measure whole triggers of dropDuplicates with a watermark: 1,000 rows in each, written to a
-    log, and the checkpoint on S3. All requests of the process are counted.
+    log, and the checkpoint on S3 or in the log. All requests of the process are counted.
     """
     every = {
         title: row

@@ -54,7 +54,7 @@ class Row:
     change: Callable[[DataFrame], DataFrame] | None = None
 
 
-def _from_log(place: Place) -> str:
+def from_log(place: Place) -> str:
     folder = Path(tempfile.mkdtemp(prefix="sparkwal-benchmark-")) / "checkpoint"
     options: dict[str, Any] = {**place.options}
     return sparkwal.checkpoint(place.s3, "benchmark", folder=folder, **options)
@@ -69,9 +69,9 @@ def on_s3_at_best(place: Place) -> str:
 
 
 ROWS: Mapping[str, Row] = {
-    "sparkwal": Row("sparkwal, checkpoint in the log", "inlined", _from_log, LOCAL_FILES),
+    "sparkwal": Row("sparkwal, checkpoint in the log", "inlined", from_log, LOCAL_FILES),
     "sparkwal-objects": Row(
-        "sparkwal, the same, rows as objects", "weaselwal", _from_log, LOCAL_FILES
+        "sparkwal, the same, rows as objects", "weaselwal", from_log, LOCAL_FILES
     ),
     "noop": Row("no-op Python sink, disk", "noop", None, LOCAL_FILES),
     "noop-forks": Row("no-op Python sink, disk, Spark's files", "noop", None, SPARKS_CHOICE),

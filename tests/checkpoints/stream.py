@@ -12,7 +12,7 @@ from sparkwal.checkpoints import folder
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.protocol.commit import commit
 from sparkwal.protocol.hint import Hints
-from sparkwal.protocol.plan import make_plan
+from sparkwal.protocol.plan import TaskPlan, make_plan
 from sparkwal.protocol.takeover import Claim
 from sparkwal.protocol.task import TaskAttempt, write_partition
 from sparkwal.store.base import LogStore
@@ -77,10 +77,18 @@ class FileStream:
 
     def plan(self, number: int, files: range, each: int) -> bool:
         """As Spark writes what a microbatch reads, before it runs."""
+        entry = self.list_files(files, each)
+        if entry is None:
+            return False
+        self.write_offsets(number, entry)
+        return True
+
+    def list_files(self, files: range, each: int) -> int | None:
+        """List the next files as an entry of the source; its number, or None without files."""
         seen = self._seen()
         new = [file for file in files if file not in seen][:each]
         if not new:
-            return False
+            return None
         entry = max(self._lists(), default=-1) + 1
         if (entry + 1) % COMPACT_EVERY:
             self.write(f"sources/{self.source}/{entry}", _list(dict.fromkeys(new, entry)))
@@ -89,13 +97,20 @@ class FileStream:
                 f"sources/{self.source}/{entry}.compact", _list(seen | dict.fromkeys(new, entry))
             )
         self.write(f"sources/{self.source}/.{entry}.crc", "a checksum")
+        return entry
+
+    def write_offsets(self, number: int, entry: int) -> None:
+        """Plan a microbatch up to this entry of the source."""
         times = {"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000 + next(_ids)}
         name = "" if self.version == 1 else f"{self.source}:"
         offset = f'{name}{{"logOffset":{entry}}}'
         self.write(f"offsets/{number}", f"v{self.version}\n{json.dumps(times)}\n{offset}")
-        return True
 
     def commit(self, number: int, new: list[int]) -> None:
+        self.sink(number, new, self.plan_write())
+
+    def plan_write(self) -> TaskPlan:
+        """As Spark asks the sink before the tasks run."""
         owner = folder.owner_of(self.place)
         claim = Claim(
             leader_id=self.leader_id,
@@ -108,9 +123,12 @@ class FileStream:
             reason="cold start",
             log_id=owner.log_id if owner else None,
         )
+        return make_plan(lambda: self.log, claim, self.hints, StoppedClock(), TTL_MS).for_tasks()
+
+    def sink(self, number: int, new: list[int], tasks: TaskPlan) -> None:
+        """Write these rows of a microbatch, and commit it."""
         clock = StoppedClock()
         limits = replace(LIMITS, inline_threshold=self.inline)
-        tasks = make_plan(lambda: self.log, claim, self.hints, clock, TTL_MS).for_tasks()
         batches = [rows(*(file for file in new if file not in self.hidden))]
         result = write_partition(
             lambda: self.log,
@@ -120,7 +138,6 @@ class FileStream:
             limits,
         )
         carrier = StreamCheckpoint(str(self.place), self.query_id, self.max_bytes)
-        carrier.check_promise()
         commit(lambda: self.log, [result], self.hints, clock, TTL_MS, "zstd", carrier)
 
     def input(self, number: int) -> list[int]:

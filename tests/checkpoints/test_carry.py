@@ -147,7 +147,10 @@ def test_a_folder_that_another_start_replaced_is_not_said_to_be_remote(room: Roo
     assert room.values() == [0, 1, 2, 3]
 
 
-def test_a_stateful_query_is_refused_only_where_more_was_promised(room: Room) -> None:
+def test_a_query_whose_state_is_elsewhere_is_refused_only_where_more_was_promised(
+    room: Room,
+) -> None:
+    """Each executor of a cluster keeps the state of its partitions on its own disk."""
     own = room.stream(room.tmp / "own")
     (own.place / "state/0/0").mkdir(parents=True)
     own.run(range(1))
@@ -155,7 +158,7 @@ def test_a_stateful_query_is_refused_only_where_more_was_promised(room: Room) ->
     assert (entry.reason, entry.bytes, entry.rows) == (STATEFUL, 0, 1)
     made = room.stream(room.checkpoint())
     (made.place / "state/0/0").mkdir(parents=True)
-    with pytest.raises(OptionError, match="stateful.*sparkwal wrote nothing"):
+    with pytest.raises(OptionError, match="state/0/0 is missing.*sparkwal wrote nothing"):
         made.run(range(1))
     assert len(room.commits()) == 1
 
@@ -164,9 +167,10 @@ def test_a_folder_that_spark_does_not_use_is_reported_at_once(room: Room) -> Non
     """If Spark's default file system is no disk, a plain path is a path on it."""
     place = room.checkpoint()
     with pytest.raises(OptionError, match="fs.defaultFS.*put file:// before"):
-        StreamCheckpoint(str(place), "the query's id", 2**20).check_promise()
-    StreamCheckpoint("s3a://bucket/ck", "the query's id", 2**20).check_promise()
-    StreamCheckpoint(str(room.tmp), "the query's id", 2**20).check_promise()
+        StreamCheckpoint(str(place), "the query's id", 2**20).capture(0, None)
+    for elsewhere in ("s3a://bucket/ck", str(room.tmp)):
+        carried = StreamCheckpoint(elsewhere, "the query's id", 2**20).capture(0, None)
+        assert carried.reason == REMOTE
 
 
 def test_one_event_names_a_file_that_is_too_large(room: Room) -> None:
@@ -341,7 +345,9 @@ def test_the_advice_after_a_lost_checkpoint_fits_the_query(
     unsubscribe = events.subscribe(reported.append)
     place = tmp_path / "ck" if reason == STATEFUL else None
     if place is not None:
-        (place / "state").mkdir(parents=True)
+        (place / "state/0/0").mkdir(parents=True)
+        (place / "offsets").mkdir()
+        (place / "offsets/0").write_text('v1\n{}\n{"logOffset":0}')
         (place / "metadata").write_text('{"id":"query"}')
     carrier = StreamCheckpoint(str(place or "s3a://bucket/ck"), "query", 10**6)
     first = Query(MemoryStore(), hints_in(tmp_path), carrier=carrier)

@@ -268,7 +268,7 @@ def test_a_stateful_or_remote_query_is_refused(
     first = logs.tmp / "first"
     stream = logs.stream("wal", first)
     if reason == "stateful":
-        (first / "state").mkdir()
+        (first / "state/0/0").mkdir(parents=True)
     else:
         monkeypatch.setattr(folder, "local_folder", lambda _: None)
     stream.run(range(3))

@@ -234,7 +234,7 @@ def test_a_file_that_was_read_twice(logs: Logs) -> None:
 
 def test_records_without_offsets_are_not_proven(logs: Logs) -> None:
     stream = logs.stream("wal", logs.tmp / "own")
-    (stream.place / "state").mkdir()
+    (stream.place / "state/0/0").mkdir(parents=True)
     stream.run(range(2))
     assert folder.owner_of(stream.place) is None
     (found,) = breaks(logs)
@@ -244,7 +244,7 @@ def test_records_without_offsets_are_not_proven(logs: Logs) -> None:
 
 def test_a_hole_is_seen_between_records_that_carry_nothing(logs: Logs) -> None:
     """A stateful query beside another: each of its records was a break of its own."""
-    (logs.tmp / "own/state").mkdir(parents=True)
+    (logs.tmp / "own/state/0/0").mkdir(parents=True)
     for number in range(1, 5):
         logs.stream("wal", logs.tmp / "own").run(range(number * 3))
         if number < 3:

@@ -379,7 +379,7 @@ def test_the_folder_of_a_query_that_the_log_does_not_know_is_left_alone(
 def test_a_query_whose_checkpoint_was_elsewhere_is_explained(room: Room) -> None:
     stream = room.stream(room.tmp / "ck")
     stream.run(range(2))
-    (stream.place / "state").mkdir()
+    (stream.place / "state/0/0").mkdir(parents=True)
     stream.run(range(3))
     with pytest.raises(OptionError, match="the query is stateful.*checkpointLocation that it had"):
         room.checkpoint(stream.query_id, "new")

@@ -21,6 +21,7 @@ LIMITS = {
     "a frame, unpacked": [frames.LARGEST, 4 * 2**30, arrowfile.LARGEST_FRAME],
     "columns that a read adds to a frame": [rows.MAX_ADDED_BYTES],
     "a checkpoint in a record": [limits.CHECKPOINT, limits.CHECKPOINT_FILES],
+    "the state of a query": [limits.STATE, limits.STATE_RECORDS],
     "a lifecycle record": [limits.LIFECYCLE_RECORD],
     "a consumer, a lease": [limits.CONSUMER, limits.CONSUMER_OF_ALL],
     "an archive of transactions": [limits.ARCHIVE],

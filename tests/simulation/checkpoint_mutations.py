@@ -11,7 +11,82 @@ _LISTS = "two machines, a source that lists files"
 _WRITES = "batch writes with other rows and with a lower version"
 _ARCHIVES = "two machines, a source that archives, a crash"
 
+_STATEFUL = "random runs of a stateful query"
+
 MUTATIONS = [
+    Mutation(
+        "hold-repeated",
+        _STATEFUL,
+        "checkpoints/folder.py",
+        "    held = spans(path, batch_id - 1, batch_id) or {}\n",
+        "    return {}\n",
+    ),
+    Mutation(
+        "state-records-named",
+        _STATEFUL,
+        "protocol/archive.py",
+        "    return named.union(*(state.positions for state in states))\n",
+        "    return named\n",
+    ),
+    Mutation(
+        "state-without-gap",
+        _STATEFUL,
+        "checkpoints/query_state.py",
+        "    if last is None or held is None or changes is None or ",
+        "    if last is None or held is None or ",
+        (
+            "            if not found:\n                return None\n",
+            "            if not found:\n                continue\n",
+        ),
+    ),
+    Mutation(
+        "state-of-this-folder",
+        _STATEFUL,
+        "checkpoints/query_state.py",
+        "    if last is not None and held is not None and last.version <= version:\n",
+        "    held = held or _Held(version, 0, frozenset())\n"
+        "    if last is not None and last.version <= version:\n",
+        elsewhere=(
+            "checkpoints/rebuild.py",
+            "    if entry.state is not None and not query_state.continues(target, entry.state):\n",
+            "    if False:\n",
+        ),
+    ),
+    Mutation(
+        "state-with-snapshot",
+        _STATEFUL,
+        "checkpoints/query_state.py",
+        "        if store.is_linked or any(",
+        "        if any(",
+    ),
+    Mutation(
+        "state-copy-whole",
+        _STATEFUL,
+        "checkpoints/query_state.py",
+        "        if copy.done == total:\n",
+        "        if True:\n",
+    ),
+    Mutation(
+        "state-of-its-base",
+        _STATEFUL,
+        "checkpoints/query_state.py",
+        "            if piece.copy not in (0, state.base):\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "whole-state",
+        _STATEFUL,
+        "checkpoints/folder.py",
+        "    if (lacking := query_state.unreadable(path, done + 1)) is not None:\n",
+        "    lacking = None\n    if False:\n",
+    ),
+    Mutation(
+        "repeat-stateful",
+        _STATEFUL,
+        "checkpoints/rebuild.py",
+        "        return files\n",
+        "        pass\n",
+    ),
     Mutation(
         "same-offsets",
         _AS_IT_IS,
@@ -163,7 +238,7 @@ MUTATIONS = [
         "folder-has-commit",
         _ARCHIVES,
         "checkpoints/rebuild.py",
-        "    if logged and commits != last and offsets == last and not entry.too_large:\n",
+        "    if logged and commits != last and offsets == last and is_plain:\n",
         "    if False:\n",
     ),
     Mutation(
@@ -199,7 +274,7 @@ MUTATIONS = [
         "carry-whole-folder",
         "two drivers on one folder",
         "checkpoints/carry.py",
-        "        if not needed <= sizes.keys() and owner is not None:\n",
+        "        if not needed <= sizes.keys():\n",
         "        if False:\n",
     ),
     Mutation(

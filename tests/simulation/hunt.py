@@ -83,9 +83,12 @@ def _hunt(mutation: Mutation) -> str | None:
     journals = importlib.import_module(f"{_ROOM}.test_journals")
     shapes = importlib.import_module(f"{_ROOM}.journal_shapes")
     configurations = importlib.import_module(f"{_ROOM}.configurations")
+    states = importlib.import_module("tests.checkpoints.state_runs")
     assert all(finder.found for finder in finders), f"no search imports {mutation.file}"
     if mutation.where in shapes.SHAPES:
         return _failure(lambda: _run_journals(mutation.where))
+    if mutation.where == states.RUNS:
+        return _failure(states.run_many)
     if mutation.where.startswith("test_"):
         return _failure(getattr(journals, mutation.where))
     searched = {**configurations.exhaustive(), **configurations.large()}[mutation.where]
@@ -135,6 +138,7 @@ def _fork(number: int, folder: Path) -> None:
 def main(folder: Path, names: Sequence[str]) -> None:
     importlib.import_module(f"{_ROOM}.test_journals")
     importlib.import_module(f"{_ROOM}.configurations")
+    importlib.import_module("tests.checkpoints.state_runs")
     for name in list(sys.modules):
         if name.partition(".")[0] in ("sparkwal", "tests", "journal"):
             del sys.modules[name]

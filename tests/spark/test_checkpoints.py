@@ -213,26 +213,6 @@ def test_a_rate_source_of_times_continues_at_the_end_of_the_log(
     assert len(found) >= 21 and found == list(range(len(found)))
 
 
-def test_the_error_of_a_stateful_query_names_the_places_for_its_checkpoint(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    log, own = tmp_path / "log", tmp_path / "own"
-    place = checkpoint(log, tmp_path / "ck")
-    # Also without rows to write.
-    for rows in (numbers(spark, 10), numbers(spark, 10).where("value < 0")):
-        shown = refused(lambda: append(rows.dropDuplicates(["value"]), log, place))  # noqa: B023
-        assert_one_error(shown, "OptionError", "stateful", "sparkwal wrote nothing", "s3a://")
-    assert commits(log) == []
-    query = append(numbers(spark, 10).dropDuplicates(["value"]), log, own)
-    append(numbers(spark, 10).dropDuplicates(["value"]), log, own)
-    assert stored(log) == list(range(20))
-    entry = commits(log)[-1].checkpoints[query.id]
-    assert (entry.reason, entry.bytes, entry.rows) == ("stateful", 0, 10)
-    for given in (own, tmp_path / "new"):
-        with pytest.raises(OptionError, match="the query is stateful"):
-            checkpoint(log, given, name=query.id)
-
-
 @pytest.mark.slow
 def test_swapped_folders_of_two_queries_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 import sparkwal
@@ -46,42 +45,6 @@ def test_a_wrong_option_ends_a_query_that_has_no_rows_yet(
     shown = refused(lambda: append(rows, tmp_path / "log", tmp_path / "cp", **options))
     assert_one_error(shown, "OptionError", says)
     assert not (tmp_path / "log").exists()
-
-
-STATEFUL: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "dropDuplicates": lambda rows: rows.dropDuplicates(["id"]),
-    "distinct": lambda rows: rows.distinct(),
-    "limit": lambda rows: rows.limit(3),
-    "windows": lambda rows: (
-        rows.withWatermark("at", "1 minute")
-        .groupBy(F.window("at", "1 minute"))
-        .count()
-        .select("count")
-    ),
-    "a join of streams": lambda rows: rows.alias("a").join(rows.alias("b"), "id").select("id"),
-}
-
-
-@pytest.mark.parametrize("name", STATEFUL)
-def test_a_stateful_query_with_a_folder_of_sparkwal_is_refused_before_it_has_rows(
-    spark: SparkSession, tmp_path: Path, name: str
-) -> None:
-    log, rows = tmp_path / "log", STATEFUL[name](without_rows(spark, tmp_path))
-    place = Path(sparkwal.checkpoint(str(log), "q", folder=tmp_path / "ck"))
-    shown = refused(lambda: append(rows, log, place))
-    assert_one_error(shown, "OptionError", "stateful", "a stateful query", "sparkwal wrote nothing")
-    assert not log.exists()
-    # Not with a checkpoint of the user's own.
-    append(rows, log, tmp_path / "own")
-
-
-def test_a_query_without_state_starts(spark: SparkSession, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    place = Path(sparkwal.checkpoint(str(log), "q", folder=tmp_path / "ck"))
-    rows = without_rows(spark, tmp_path).join(spark.range(3), "id").withWatermark("at", "1 minute")
-    query = append(rows.union(rows), log, place)
-    # Spark writes it when a query starts.
-    assert query.exception() is None and (place / "metadata").exists()
 
 
 @pytest.fixture

@@ -1,0 +1,238 @@
+"""Stateful queries whose state the log carries: the folder may be lost at any time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import sparkwal
+from sparkwal.errors import InvalidLogError, OptionError
+from tests.spark.queries import append, commits, lose_last
+
+pytestmark = pytest.mark.spark
+
+STATE = "spark.sql.streaming.stateStore"
+ROCKS = {
+    f"{STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state."
+    "RocksDBStateStoreProvider"
+}
+CHANGELOG = f"{STATE}.rocksdb.changelogCheckpointing.enabled"
+PROVIDERS = {
+    "hdfs": {},
+    "rocksdb": {**ROCKS, CHANGELOG: "true"},
+    "rocksdb, format 2": {**ROCKS, CHANGELOG: "true", f"{STATE}.checkpointFormatVersion": "2"},
+    "rocksdb without a changelog": {**ROCKS, CHANGELOG: "false"},
+}
+# Spark makes snapshots, and deletes old versions, while the few microbatches of a test run.
+EAGER = {
+    f"{STATE}.maintenanceInterval": "100ms",
+    f"{STATE}.minDeltasForSnapshot": "2",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+}
+
+
+def distinct(rows: DataFrame) -> DataFrame:
+    return rows.dropDuplicates(["id"]).select("id")
+
+
+def windows(rows: DataFrame) -> DataFrame:
+    counted = rows.withWatermark("at", "1 second").groupBy(F.window("at", "2 seconds")).count()
+    return counted.select(F.col("count").alias("id"))
+
+
+def joined(rows: DataFrame) -> DataFrame:
+    other = rows.select(F.col("id").alias("other"), F.col("at").alias("then"))
+    both = rows.withWatermark("at", "1 hour").join(
+        other.withWatermark("then", "1 hour"),
+        F.expr("id = other + 1 AND then BETWEEN at - INTERVAL 3 SECONDS AND at"),
+    )
+    return both.select("id")
+
+
+def running_sums(rows: DataFrame) -> DataFrame:
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Sums(StatefulProcessor):
+        def init(self, handle) -> None:  # type: ignore[no-untyped-def]
+            self.sum = handle.getValueState("sum", "n bigint")
+
+        def handleInputRows(self, key, rows, timerValues):  # type: ignore[no-untyped-def]
+            held = self.sum.get()
+            total = (held[0] if held else 0) + sum(int(rows["id"].sum()) for rows in rows)
+            self.sum.update((total,))
+            yield pd.DataFrame({"id": [total]})
+
+        def close(self) -> None:
+            pass
+
+    keyed = rows.withColumn("key", F.col("id") % 3).groupBy("key")
+    return keyed.transformWithStateInPandas(Sums(), "id BIGINT", "Append", "None")
+
+
+QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "distinct": distinct,
+    "windows": windows,
+    "joined": joined,
+    "running sums": running_sums,
+}
+# Each query, and each provider; the others are slow.
+USUAL = {
+    ("distinct", "hdfs"),
+    ("windows", "rocksdb"),
+    ("joined", "rocksdb without a changelog"),
+    ("running sums", "rocksdb"),
+    ("distinct", "rocksdb, format 2"),
+}
+CASES = [
+    pytest.param(query, provider, marks=[] if (query, provider) in USUAL else pytest.mark.slow)
+    for query in QUERIES
+    for provider in PROVIDERS
+    if (query, provider) != ("running sums", "hdfs")
+]
+
+
+@pytest.fixture
+def configured(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    settings = {**EAGER, **PROVIDERS[request.param]}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name in settings:
+        spark.conf.unset(name)
+
+
+class Stream:
+    """A query over files with ids, one file a microbatch."""
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame]
+    ) -> None:
+        self.spark = spark
+        self.folder, self.source, self.log = folder, folder / "in", folder / "wal"
+        self.machine = 0
+        self.source.mkdir(exist_ok=True)
+        self.query = query
+        self.files = 0
+
+    @property
+    def place(self) -> Path:
+        """The checkpoint folder of the machine on which the query runs.
+
+        Each machine has another one: Spark may still hold the stores of the one before.
+        """
+        return self.folder / f"ck-{self.machine}"
+
+    def lose_machine(self) -> None:
+        self.machine += 1
+
+    def add(self, files: int) -> None:
+        """Further files: each repeats some ids of the one before."""
+        for number in range(self.files, self.files + files):
+            rows = [
+                {"id": number * 5 + n, "at": f"2026-01-01T00:00:{number - n // 7:02d}"}
+                for n in range(10)
+                if number - n // 7 >= 0
+            ]
+            file = self.source / f"{number:03d}.json"
+            file.write_text("\n".join(map(json.dumps, rows)))
+            # Spark reads the oldest file first.
+            os.utime(file, (10**9 + number, 10**9 + number))
+        self.files += files
+
+    def run(self) -> None:
+        reader = self.spark.readStream.schema("id BIGINT, at TIMESTAMP")
+        rows = reader.option("maxFilesPerTrigger", 1).json(str(self.source))
+        place = sparkwal.checkpoint(str(self.log), "q", folder=self.place)
+        append(self.query(rows), self.log, Path(place))
+
+    def ids(self) -> Counter[int]:
+        return Counter(sparkwal.Log(str(self.log)).to_pandas()["id"])
+
+
+@pytest.mark.parametrize("query, configured", CASES, indirect=["configured"])
+def test_a_stateful_query_continues_on_an_empty_machine(
+    configured: SparkSession, tmp_path: Path, query: str
+) -> None:
+    for name in ("own", "lost"):
+        (tmp_path / name).mkdir()
+    plain = Stream(configured, tmp_path / "own", QUERIES[query])
+    plain.add(9)
+    plain.run()
+    stream = Stream(configured, tmp_path / "lost", QUERIES[query])
+    for files in (3, 1, 4, 1):
+        stream.add(files)
+        stream.run()
+        stream.lose_machine()
+    stream.run()
+    assert stream.ids() == plain.ids()
+    assert sum(plain.ids().values()) >= 3
+
+
+@pytest.mark.parametrize("configured", ["rocksdb"], indirect=True)
+def test_a_microbatch_that_spark_did_not_note_is_repeated_and_not_written_again(
+    configured: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(configured, tmp_path, distinct)
+    stream.add(3)
+    stream.run()
+    lose_last(stream.place, 1)
+    stream.add(2)
+    stream.run()
+    assert set(stream.ids().values()) == {1}
+    assert len(stream.ids()) == 30
+
+
+@pytest.mark.parametrize("configured", ["hdfs"], indirect=True)
+def test_a_record_without_the_state_that_others_hold_is_named(
+    configured: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(configured, tmp_path, distinct)
+    stream.add(4)
+    stream.run()
+    (held, *_) = [
+        entry for record in commits(stream.log)[-1:] for entry in record.checkpoints.values()
+    ]
+    assert held.state is not None and len(held.state.positions) > 2
+    number = held.state.positions[1]
+    stream.lose_machine()
+    (lost,) = stream.log.glob(f"batches/{2**64 - 1 - (number + 1) * 1000:020d}*")
+    lost.unlink()
+    with pytest.raises(InvalidLogError, match="is missing"):
+        stream.run()
+    assert not stream.place.exists()
+
+
+@pytest.mark.parametrize("configured", ["hdfs"], indirect=True)
+def test_other_partitions_are_refused_as_spark_does(
+    configured: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(configured, tmp_path, distinct)
+    stream.add(2)
+    stream.run()
+    stream.lose_machine()
+    configured.conf.set("spark.sql.shuffle.partitions", "5")
+    try:
+        stream.add(1)
+        # The plan in the log holds the number of partitions, and Spark takes it from there.
+        stream.run()
+    finally:
+        configured.conf.set("spark.sql.shuffle.partitions", "2")
+    assert set(stream.ids().values()) == {1}
+
+
+@pytest.mark.parametrize("configured", ["hdfs"], indirect=True)
+def test_a_stateful_query_is_not_forked(configured: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(configured, tmp_path, distinct)
+    stream.add(2)
+    stream.run()
+    fork = sparkwal.Fork(str(stream.log), name="q", at=2)
+    with pytest.raises(OptionError, match="stateful.*cannot be forked"):
+        sparkwal.checkpoint(str(tmp_path / "other"), "new", folder=tmp_path / "new", fork=fork)
