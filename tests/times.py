@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-SLOWEST = 50
+SLOWEST = 15
 
 
 @dataclass(frozen=True)
