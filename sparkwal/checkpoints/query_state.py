@@ -367,8 +367,9 @@ def _next_part(listed: Sequence[tuple[str, int]], copy: Copy) -> Iterator[Piece]
     at = 0
     for name, size in listed:
         first, last = max(begin - at, 0), min(end - at, size)
-        # An empty file is a piece of its own.
-        if first < last or (size == 0 and begin <= at < end):
+        # An empty file is a piece of its own, also after all others.
+        is_next = begin <= at < end or at == total == end
+        if first < last or (size == 0 and is_next):
             yield Piece(name, first, last - first, size, copy.list_crc32)
         at += size
 
@@ -627,12 +628,34 @@ def _check_tables(path: Path, store: _Store, version: int) -> None:
 def moved(name: str, data: bytes, folder: Path) -> bytes:
     """A file without versions, as Spark would write it in this folder.
 
-    Spark names the files of the schemas of an operator by their paths.
+    Spark names the files with the schemas of an operator by their paths, and reads them. Anybody
+    may have written the record, so it gets no other path.
+
+    Raises:
+        InvalidLogError: the file names another path.
     """
-    schema = rb'"[^"]*/(' + names.STATE.encode() + rb'/[0-9]+/_stateSchema/[^"]*)"'
-    if "/_metadata/" not in name:
+    version, _, text = data.partition(b"\n")
+    if "/_metadata/" not in name or b"stateSchemaFilePaths" not in text:
         return data
-    return re.sub(schema, lambda match: b'"file:%s/%s"' % (os.fsencode(folder), match[1]), data)
+    try:
+        fields = json_in(text)
+        for store in fields["stateStoreInfo"]:
+            if (paths := store.get("stateSchemaFilePaths")) is not None:
+                store["stateSchemaFilePaths"] = [_schema_in(folder, path) for path in paths]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise InvalidLogError(
+            f"{name!r} in the checkpoint names a schema that is not in it: find out who wrote its "
+            "record"
+        ) from None
+    return version + b"\n" + json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _schema_in(folder: Path, path: str) -> str:
+    """The path of a file with a schema, in another folder."""
+    name = f"{names.STATE}/" + path.rpartition(f"/{names.STATE}/")[2]
+    if not names.is_carried(name):
+        raise ValueError(name)
+    return f"file:{folder}/{name}"
 
 
 def encode(pieces: Sequence[Piece], contents: Iterable[bytes]) -> bytes:
