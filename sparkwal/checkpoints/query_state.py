@@ -37,7 +37,8 @@ from sparkwal.format.limits import json_in
 SMALL = 256 * 2**10
 # Or when a rebuild would read so many records, or so many runs of them, and the changes have this
 # part of the bytes. With four times as many, it begins in any case.
-MOST_RECORDS, MOST_RUNS, LIGHT = 4096, 256, 8
+MOST_RECORDS, MOST_RUNS = 4096, 256
+LIGHT = 8
 # A record carries so many bytes of a copy, or this part of it.
 PART, PARTS = 2**20, 32
 _CHANGES, _WHOLE = ("delta", "changelog"), ("snapshot", "zip")
@@ -99,16 +100,16 @@ class _Store:
 
         If Spark names the attempts whose files count, those of others are left out.
         """
-        found = [
+        matching = [
             file.name
             for file in self.files
             if file.version == version
             and file.kind in kinds
             and (not file.unique_id or not ids or file.unique_id in ids)
         ]
-        if all(name.endswith(".crc") for name in found):
+        if all(name.endswith(".crc") for name in matching):
             return []
-        return [f"{self.name}/{name}" for name in found]
+        return [f"{self.name}/{name}" for name in matching]
 
     @property
     def is_linked(self) -> bool:
@@ -117,7 +118,7 @@ class _Store:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Logged:
     """What the log holds of a folder's state, after the record with this part.
 
     Attributes:
@@ -141,12 +142,12 @@ class _Note:
     """What a folder notes about its state: what the log holds of it, and the copy on its way.
 
     Attributes:
-        held: after the last record, and after the one that was sent then.
+        logged: after the last record, and after the one that was sent then.
         files: (name, size) of the files of the copy, which are linked in a folder of their own.
         text: the list of the files as the note has it. Its CRC-32 names the copy.
     """
 
-    held: tuple[_Held, ...] = ()
+    logged: tuple[_Logged, ...] = ()
     files: tuple[tuple[str, int], ...] = ()
     text: str = ""
 
@@ -154,21 +155,21 @@ class _Note:
 def _read_note(path: Path) -> _Note:
     try:
         fields = json_in((path / names.STATE_NOTE).read_bytes())
-        held = tuple(
-            _Held(int(version), int(crc), frozenset(shared), frozenset(later))
-            for version, crc, shared, later in fields["held"]
+        logged = tuple(
+            _Logged(int(version), int(crc), frozenset(shared), frozenset(later))
+            for version, crc, shared, later in fields["logged"]
         )
         text = str(fields["copy"])
         files = json_in(text.encode())["files"] if text else ()
-        return _Note(held, tuple((str(name), int(size)) for name, size in files), text)
+        return _Note(logged, tuple((str(name), int(size)) for name, size in files), text)
     except (OSError, ValueError, TypeError, LookupError):
         return _Note()
 
 
 def _write_note(path: Path, note: _Note) -> None:
-    held = [[h.version, h.crc32, sorted(h.shared), sorted(h.later)] for h in note.held]
+    logged = [[h.version, h.crc32, sorted(h.shared), sorted(h.later)] for h in note.logged]
     draft = path / f".{names.STATE_NOTE}.{os.getpid()}.tmp"
-    draft.write_text(json.dumps({"held": held, "copy": note.text}))
+    draft.write_text(json.dumps({"logged": logged, "copy": note.text}))
     os.replace(draft, path / names.STATE_NOTE)
 
 
@@ -177,7 +178,7 @@ def continues(path: Path, state: QueryState) -> bool:
 
     Another machine may have run the same microbatch: its files have other names and bytes.
     """
-    return any(held.of(state) for held in _read_note(path).held)
+    return any(logged.of(state) for logged in _read_note(path).logged)
 
 
 def collect(path: Path, version: int, last: QueryState | None) -> Collected:
@@ -208,34 +209,34 @@ def _collected(
     path: Path, stores: Sequence[_Store], version: int, last: QueryState | None
 ) -> tuple[QueryState, bytes]:
     note = _read_note(path)
-    held = next((held for held in note.held if last is not None and held.of(last)), None)
+    logged = next((logged for logged in note.logged if last is not None and logged.of(last)), None)
     changes = None
     # SAFETY(state-of-this-folder) §12: a record continues only the state that this folder sent
-    if last is not None and held is not None and last.version <= version:
+    if last is not None and logged is not None and last.version <= version:
         versions = range(last.version + 1, version + 1)
-        changes = _changes(path, stores, versions, held.shared)
+        changes = _changes(path, stores, versions, logged.shared)
     # SAFETY(state-without-gap) §12: a record without all changes since the last carries the whole
-    if last is None or held is None or changes is None or len(last.positions) > _TOO_MANY:
-        return _with_whole(path, version, stores, (held,) if held else ())
+    if last is None or logged is None or changes is None or len(last.positions) > _TOO_MANY:
+        return _with_whole(path, version, stores, (logged,) if logged else ())
     pieces = list(_pieces(path, changes))
     size = sum(piece.length for piece in pieces)
     copy = last.copy
     if copy is None or _name_of(note.text.encode()) != copy.list_crc32:
         copy = None
-        held = replace(held, later=frozenset())
+        logged = replace(logged, later=frozenset())
         if _is_due(last, size):
             sizes = _sizes(path, _whole(path, stores, version))
             if sum(sizes.values()) <= PART:
-                return _with_whole(path, version, stores, (held,))
+                return _with_whole(path, version, stores, (logged,))
             note = _begin(path, sizes)
             copy = Copy(HERE, _name_of(note.text.encode()), 0, 0)
     else:
         copy = replace(copy, since=copy.since + size)
     shared = frozenset(filter(_is_shared, changes))
     state = replace(last, version=version, since=last.since + size, copy=copy)
-    after = replace(held, shared=held.shared | shared, later=held.later | shared)
+    after = replace(logged, shared=logged.shared | shared, later=logged.later | shared)
     if copy is None:
-        return _sent(path, _Note((held,)), state, after, pieces)
+        return _sent(path, _Note((logged,)), state, after, pieces)
     part = list(_next_part(note.files, copy))
     copy = replace(copy, done=copy.done + sum(piece.length for piece in part))
     total = sum(size for _, size in note.files)
@@ -252,11 +253,11 @@ def _collected(
         )
         shared = frozenset(name for name, _ in note.files if _is_shared(name))
         after = replace(after, shared=shared | after.later)
-    return _sent(path, replace(note, held=(held,)), state, after, pieces + part)
+    return _sent(path, replace(note, logged=(logged,)), state, after, pieces + part)
 
 
 def _with_whole(
-    path: Path, version: int, stores: Sequence[_Store], before: tuple[_Held, ...]
+    path: Path, version: int, stores: Sequence[_Store], before: tuple[_Logged, ...]
 ) -> tuple[QueryState, bytes]:
     """A record that carries the whole state by itself, or begins a copy of a large one."""
     files = _whole(path, stores, version)
@@ -265,31 +266,30 @@ def _with_whole(
     shared = frozenset(filter(_is_shared, files))
     if total > limits.STATE // 2:
         # Until the copy is complete, nothing is rebuilt from these records: `base` names no copy.
-        note = replace(_begin(path, sizes), held=before)
+        note = replace(_begin(path, sizes), logged=before)
         copy = Copy(HERE, _name_of(note.text.encode()), 0, 0)
         part = list(_next_part(note.files, copy))
         copy = replace(copy, done=sum(piece.length for piece in part))
         state = QueryState(version, 0, 0, (), 0, 0, 0, copy)
-        return _sent(path, note, state, _Held(version, 0, frozenset()), part)
+        return _sent(path, note, state, _Logged(version, 0, frozenset()), part)
     base = _name_of(uuid.uuid4().bytes)
     pieces = [Piece(name, 0, size, size, base) for name, size in sizes.items()]
     state = QueryState(version, 0, 0, (), base, total, 0)
-    return _sent(path, _Note(before), state, _Held(version, 0, shared), pieces)
+    return _sent(path, _Note(before), state, _Logged(version, 0, shared), pieces)
 
 
 def _sent(
-    path: Path, note: _Note, state: QueryState, after: _Held, pieces: Sequence[Piece]
+    path: Path, note: _Note, state: QueryState, after: _Logged, pieces: Sequence[Piece]
 ) -> tuple[QueryState, bytes]:
     """Encode the part of a record, and note what the log holds once it is durable."""
-    place = _links(note)
-    links = {name: f"{place}/{at}" for at, (name, _) in enumerate(note.files)}
+    links = {name: f"{_links(note)}/{at}" for at, (name, _) in enumerate(note.files)}
     files = (links.get(piece.name, piece.name) if piece.copy else piece.name for piece in pieces)
     part = encode(
         pieces, [_content(path / file, piece) for piece, file in zip(pieces, files, strict=True)]
     )
     crc = crc32(part)
     after = replace(after, version=state.version, crc32=crc)
-    _write_note(path, replace(note, held=(*note.held, after)))
+    _write_note(path, replace(note, logged=(*note.logged, after)))
     _remove_other_links(path, note)
     return replace(state, bytes=len(part), crc32=crc), part
 
@@ -407,25 +407,26 @@ def _is_whole(file: Path, size: int) -> bool:
 
 
 def _changes(
-    path: Path, stores: Sequence[_Store], versions: range, known: Collection[str]
+    path: Path, stores: Sequence[_Store], versions: range, shared: Collection[str]
 ) -> list[str] | None:
-    """The files of these versions that are not `known`, or None if one is missing."""
+    """The files of these versions that the log does not have as `shared`, or None if one is
+    missing."""
     ids = _ids_in(path)
     files: dict[str, None] = {}
     for store in stores:
         for version in versions:
-            found = store.of(version, _CHANGES, ids(version))
-            if not found:
+            of_version = store.of(version, _CHANGES, ids(version))
+            if not of_version:
                 # RocksDB without a changelog writes the whole store, in files that versions share.
-                found = _with_tables(path, store, version, ids(version))
-            if not found:
+                of_version = _with_tables(path, store, version, ids(version))
+            if not of_version:
                 return None
-            files |= dict.fromkeys(found)
-        newest = _newest_whole(path, store, versions.stop - 1, ids, known)
+            files |= dict.fromkeys(of_version)
+        newest = _newest_whole(path, store, versions.stop - 1, ids, shared)
         # SAFETY(state-with-snapshot) §12: changes that need a snapshot are carried with it
         if store.is_linked or any(map(_has_families, (path / name for name in newest))):
             files |= dict.fromkeys(newest)
-    return [name for name in files if name not in known]
+    return [name for name in files if name not in shared]
 
 
 def _newest_whole(
@@ -433,16 +434,16 @@ def _newest_whole(
     store: _Store,
     version: int,
     ids: Callable[[int], frozenset[str]],
-    known: Collection[str],
+    shared: Collection[str],
 ) -> list[str]:
-    """The files of the newest snapshot up to a version, or none if it is known."""
+    """The files of the newest snapshot up to a version, or none if the log has it."""
     versions = {file.version for file in store.files if file.kind in _WHOLE}
     for number in sorted((v for v in versions if v <= version), reverse=True):
-        found = store.of(number, _WHOLE, ids(number))
-        if found and all(name in known for name in found):
+        snapshot = store.of(number, _WHOLE, ids(number))
+        if snapshot and all(name in shared for name in snapshot):
             return []
-        if found := _with_tables(path, store, number, ids(number)):
-            return found
+        if snapshot := _with_tables(path, store, number, ids(number)):
+            return snapshot
     return []
 
 
@@ -457,13 +458,13 @@ def _whole(path: Path, stores: Sequence[_Store], version: int) -> list[str]:
     for store in stores:
         later: list[str] = []
         for number in range(version, 0, -1):
-            if found := _with_tables(path, store, number, ids(number)):
-                files += [*found, *later]
+            if of_version := _with_tables(path, store, number, ids(number)):
+                files += [*of_version, *later]
                 break
-            found = store.of(number, _CHANGES, ids(number))
-            if not found:
+            of_version = store.of(number, _CHANGES, ids(number))
+            if not of_version:
                 raise IncompleteState(f"{store.name} lacks version {number}")
-            later += found
+            later += of_version
         else:
             files += later
     return files
@@ -471,15 +472,15 @@ def _whole(path: Path, stores: Sequence[_Store], version: int) -> list[str]:
 
 def _with_tables(path: Path, store: _Store, version: int, ids: frozenset[str]) -> list[str]:
     """The files of a whole version of a store: of RocksDB the tables too that it names."""
-    found = store.of(version, _WHOLE, ids)
+    snapshot = store.of(version, _WHOLE, ids)
     tables: dict[str, None] = {}
-    for name in found:
+    for name in snapshot:
         if name.endswith(".zip"):
             for table, size in _tables(path / name):
                 tables[f"{store.name}/{table}"] = None
                 if not _is_whole(path / store.name / table, size):
                     return []
-    return [*tables, *found]
+    return [*tables, *snapshot]
 
 
 def _has_families(file: Path) -> bool:
@@ -541,14 +542,14 @@ def _scan(path: Path) -> tuple[list[_Store], list[str]]:
             for name in described
             for count in _PARTITIONS.findall((path / name).read_bytes())
         ]
-        found: dict[int, dict[str, _Store]] = {}
+        by_partition: dict[int, dict[str, _Store]] = {}
         for partition in range(max(counts, default=0)) if counts else _numbers(path / top):
             name = f"{top}/{partition}"
-            found[partition] = {}
+            by_partition[partition] = {}
             with suppress(FileNotFoundError):
-                found[partition] = _stores(path, name, metadata)
-        kinds = {kind for of_partition in found.values() for kind in of_partition}
-        for partition, of_partition in found.items():
+                by_partition[partition] = _stores(path, name, metadata)
+        kinds = {kind for of_partition in by_partition.values() for kind in of_partition}
+        for partition, of_partition in by_partition.items():
             if not of_partition or of_partition.keys() < kinds:
                 raise IncompleteState(f"{top}/{partition} is missing")
             stores += of_partition.values()
@@ -558,7 +559,7 @@ def _scan(path: Path) -> tuple[list[_Store], list[str]]:
 def _stores(path: Path, folder: str, metadata: list[str]) -> dict[str, _Store]:
     """The stores of one partition, by the name of their folder in it."""
     files: list[_File] = []
-    found: dict[str, _Store] = {}
+    stores: dict[str, _Store] = {}
     for entry in sorted(os.scandir(path / folder), key=lambda entry: entry.name):
         match = _FILE.fullmatch(entry.name)
         if match is not None:
@@ -567,10 +568,10 @@ def _stores(path: Path, folder: str, metadata: list[str]) -> dict[str, _Store]:
             metadata += _below(path, f"{folder}/{entry.name}")
         elif entry.name not in names.STATE_TABLES and entry.is_dir():
             for store in _stores(path, f"{folder}/{entry.name}", metadata).values():
-                found[entry.name] = store
+                stores[entry.name] = store
     if files:
-        found[""] = _Store(folder, tuple(files))
-    return found
+        stores[""] = _Store(folder, tuple(files))
+    return stores
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -682,11 +683,11 @@ def decode(part: bytes, label: str) -> list[tuple[Piece, bytes]]:
             raise ValueError("its index names other bytes")
     except (ValueError, TypeError) as error:
         raise InvalidLogError(f"{label}: the state in it cannot be decoded: {error}") from None
-    found: list[tuple[Piece, bytes]] = []
+    decoded: list[tuple[Piece, bytes]] = []
     for piece in pieces:
-        found.append((piece, part[begin : begin + piece.length]))
+        decoded.append((piece, part[begin : begin + piece.length]))
         begin += piece.length
-    return found
+    return decoded
 
 
 def _piece(fields: object) -> Piece:
@@ -736,5 +737,5 @@ def write(folder: Path, state: QueryState, parts: Iterable[tuple[str, bytes]]) -
     if state.version and (lacking := unreadable(folder, state.version)) is not None:
         raise InvalidLogError(f"the records of the state lack a part of it: {lacking}")
     shared = frozenset(filter(_is_shared, sizes))
-    _write_note(folder, _Note((_Held(state.version, state.crc32, shared),)))
+    _write_note(folder, _Note((_Logged(state.version, state.crc32, shared),)))
     return [folder / name for name in (*sizes, names.STATE_NOTE)]

@@ -32,19 +32,19 @@ MUTATIONS = [
         "state-without-gap",
         _STATEFUL,
         "checkpoints/query_state.py",
-        "    if last is None or held is None or changes is None or ",
-        "    if last is None or held is None or ",
+        "    if last is None or logged is None or changes is None or ",
+        "    if last is None or logged is None or ",
         (
-            "            if not found:\n                return None\n",
-            "            if not found:\n                continue\n",
+            "            if not of_version:\n                return None\n",
+            "            if not of_version:\n                continue\n",
         ),
     ),
     Mutation(
         "state-of-this-folder",
         _STATEFUL,
         "checkpoints/query_state.py",
-        "    if last is not None and held is not None and last.version <= version:\n",
-        "    held = held or _Held(version, 0, frozenset())\n"
+        "    if last is not None and logged is not None and last.version <= version:\n",
+        "    logged = logged or _Logged(version, 0, frozenset())\n"
         "    if last is not None and last.version <= version:\n",
         elsewhere=(
             "checkpoints/rebuild.py",
