@@ -242,20 +242,7 @@ def decide(
     query_id = query_id_of(log_id, name)
     last, entry = recall(lambda: log, live, query_id) if live else (-1, None)
     state = State(query_id, live.log_id if live else None, head.window, last, entry)
-    base = None
-    if forking is not None and last >= 0:
-        check_same_fork(forking.fork, forking.log, log, name, entry.origin if entry else None)
-    elif forking is None and last < 0 and owner is not None and owner.origin is not None:
-        raise OptionError(
-            f"{target} begins query {name!r} {carry.beginning(owner.origin)}, and {log.url} holds "
-            "no microbatch of it yet, so only the fork says where it begins. sparkwal wrote "
-            "nothing: give sparkwal.checkpoint the same fork in the job too, or delete the folder "
-            "to begin with the first rows of the source"
-        )
-    elif forking is not None:
-        base = find_base(forking.fork, forking.log)
-        if base.origin.log_id == log_id:
-            raise _same_log(log)
+    base = _base(log, log_id, name, state, target, forking)
     is_users_folder = owner is None and target.parts[-3:] != _default(log, name)
     if is_users_folder and last < 0 and folder.query_of(target) is not None:
         raise OptionError(
@@ -285,6 +272,36 @@ def decide(
         names.OWNER: folder.owner_text(Owner(log.identity, log_id, name, origin)),
     }
     return Decision(query_id, last, why, {**files, **own}, held)
+
+
+def _base(
+    log: LogStore, log_id: str, name: str, state: State, target: Path, forking: Forking | None
+) -> Base | None:
+    """The place where a query without a microbatch begins. None: its source's first rows.
+
+    Raises:
+        OptionError: it has microbatches, and began elsewhere; or its folder began with a fork.
+        CollectedError: the record at the place of the fork was collected.
+    """
+    owner = owner_of(target)
+    begins = state.batch_id < 0
+    if forking is not None and not begins:
+        origin = state.entry.origin if state.entry else None
+        check_same_fork(forking.fork, forking.log, log, name, origin)
+        return None
+    if forking is not None:
+        base = find_base(forking.fork, forking.log)
+        if base.origin.log_id == log_id:
+            raise _same_log(log)
+        return base
+    if begins and owner is not None and owner.origin is not None:
+        raise OptionError(
+            f"{target} begins query {name!r} {carry.beginning(owner.origin)}, and {log.url} holds "
+            "no microbatch of it yet, so only the fork says where it begins. sparkwal wrote "
+            "nothing: give sparkwal.checkpoint the same fork in the job too, or delete the folder "
+            "to begin with the first rows of the source"
+        )
+    return None
 
 
 def _forked(base: Base) -> State:

@@ -176,19 +176,11 @@ class RetryingStore:
         attempt = 0
         maybe_applied = False
         kind = operation, key.rpartition("/")[0]
-        call: Call[R] | None = None
+        send = self._sender(operation, key, partial(function, *arguments), size)
         while True:
             attempt += 1
             try:
-                if size is None or self.pace is None:
-                    result = function(*arguments)
-                else:
-                    if call is None:
-                        request = Request(self.pace(), operation, key, size)
-                        call = Call(partial(function, *arguments), request)
-                    else:
-                        call.repeat()
-                    result = call.result()
+                result = send()
             except NotFound:
                 self.fail_fast = False
                 self.served.add(kind)
@@ -208,34 +200,64 @@ class RetryingStore:
                 raise
             except OptionError as error:
                 is_last = attempt > self.policy.max_retry_attempts or stopped()
-                if isinstance(error, Refusal) and kind in self.served and not is_last:
-                    # The store has served such requests, so the refusal may be temporary.
-                    fault = Transient(str(error))
-                elif maybe_applied:
-                    # An OptionError claims that no bytes were written, but an earlier attempt may
-                    # have taken effect.
-                    raise StoreUnavailableError(
-                        f"{operation} of {key} at {self.url}: an attempt got no answer, and the "
-                        f"next one was refused: {error}",
-                        maybe_applied=True,
+                if not isinstance(error, Refusal) or kind not in self.served or is_last:
+                    raise self._refused(
+                        operation, key, error, maybe_applied=maybe_applied
                     ) from None
-                else:
-                    raise
+                # The store has served such requests, so the refusal may be temporary.
+                fault = Transient(str(error))
             else:
                 self.fail_fast = False
                 self.served.add(kind)
                 return result
             if attempt > self.policy.max_retry_attempts or stopped():
                 raise StoreUnavailableError(
-                    f"{operation} of {key} at {self.url} failed after {attempt} "
-                    f"attempt{'s' if attempt > 1 else ''}; the last one: {fault.reason}. "
-                    "Run it again once the store answers",
+                    f"{operation} of {key} at {self.url} failed (attempts: {attempt}); the "
+                    f"last one: {fault.reason}. Run it again once the store answers",
                     maybe_applied=maybe_applied,
                 ) from None
-            delay = self.policy.delay(attempt, self.rng, fault.retry_after)
-            events.emit(events.Retried(operation, key, attempt, round(delay * 1000), fault.reason))
-            self._repeats.append(None)
-            self.sleep(delay)
+            self._wait(operation, key, attempt, fault)
+
+    def _sender(
+        self, operation: str, key: str, function: Callable[[], R], size: int | None
+    ) -> Callable[[], R]:
+        """Returns what makes an attempt. If attempts are hedged, one before may still answer."""
+        if size is None or self.pace is None:
+            return function
+        pace = self.pace
+        call: Call[R] | None = None
+
+        def send() -> R:
+            nonlocal call
+            if call is None:
+                call = Call(function, Request(pace(), operation, key, size))
+            else:
+                call.repeat()
+            return call.result()
+
+        return send
+
+    def _wait(self, operation: str, key: str, attempt: int, fault: Transient) -> None:
+        delay = self.policy.delay(attempt, self.rng, fault.retry_after)
+        events.emit(events.Retried(operation, key, attempt, round(delay * 1000), fault.reason))
+        self._repeats.append(None)
+        self.sleep(delay)
+
+    def _refused(
+        self, operation: str, key: str, error: OptionError, *, maybe_applied: bool
+    ) -> OptionError | StoreUnavailableError:
+        """The error for a refused request.
+
+        An OptionError claims that no bytes were written, but an earlier attempt may have taken
+        effect.
+        """
+        if not maybe_applied:
+            return error
+        return StoreUnavailableError(
+            f"{operation} of {key} at {self.url}: an attempt got no answer, and the next one was "
+            f"refused: {error}",
+            maybe_applied=True,
+        )
 
 
 class SentRange:
