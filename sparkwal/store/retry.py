@@ -212,7 +212,7 @@ class RetryingStore:
                 return result
             if attempt > self.policy.max_retry_attempts or stopped():
                 raise StoreUnavailableError(
-                    f"{operation} of {key} at {self.url} failed (attempts: {attempt}); the "
+                    f"{operation} of {key} at {self.url} failed after {_attempts(attempt)}; the "
                     f"last one: {fault.reason}. Run it again once the store answers",
                     maybe_applied=maybe_applied,
                 ) from None
@@ -258,6 +258,10 @@ class RetryingStore:
             f"refused: {error}",
             maybe_applied=True,
         )
+
+
+def _attempts(count: int) -> str:
+    return "1 attempt" if count == 1 else f"{count} attempts"
 
 
 class SentRange:
