@@ -179,7 +179,12 @@ def audit(
         click.echo(escape(line))
     click.echo(f"complete until {moment(until) if until else 'unknown: no watermark'}")
     if breaks:
-        raise Failed(f"{breaks} breaks: the input of these queries is not proven to be whole")
+        has_empty = any(gap.kind == "no record" for one in audits for gap in one.breaks)
+        advice = ". A microbatch without rows has no record: --allow-empty accepts that"
+        raise Failed(
+            f"{breaks} breaks: the input of these queries is not proven to be whole"
+            f"{advice if has_empty else ''}"
+        )
 
 
 def _summary(one: QueryAudit) -> dict[str, Any]:

@@ -100,6 +100,17 @@ def test_audit(path: str) -> None:
     assert run("audit", path, "--query", "bills")[0] == 1
 
 
+def test_the_audit_names_the_option_for_microbatches_without_rows(tmp_path: Path) -> None:
+    path = str(tmp_path / "wal")
+    log = open_log(from_keywords(SourceOptions, path, {}))
+    place = Path(sparkwal.checkpoint(path, "orders", folder=tmp_path / "checkpoint"))
+    hints = Hints("wal", tmp_path / "hints")
+    OffsetStream(log, place, hints, hidden=frozenset({2})).run(range(5))
+    code, text = run("audit", path)
+    assert code == 1 and "A microbatch without rows has no record: --allow-empty accepts" in text
+    assert run("audit", path, "--allow-empty")[0] == 0
+
+
 def test_a_log_without_a_query_has_nothing_to_audit(tmp_path: Path) -> None:
     path = str(tmp_path / "wal")
     append(path, 1)
