@@ -202,8 +202,9 @@ class StreamCheckpoint:
             "sparkwal wrote nothing. If executors run on other machines, they keep the state on "
             "their own disks, which the log cannot carry: set checkpointLocation to a folder that "
             "all machines share, or to one on an object store, such as s3a://…: sparkwal help "
-            '"a stateful query" has the settings. Else restart with the folder that '
-            "sparkwal.checkpoint returns"
+            '"a stateful query" has the settings. If spark.sql.streaming.minBatchesToRetain is 1, '
+            "Spark deletes the state that the log needs: set 2 or more. Else restart with the "
+            "folder that sparkwal.checkpoint returns"
         )
 
     def without_rows(
@@ -232,10 +233,11 @@ class StreamCheckpoint:
         """
         path = self._folder()
         owner = None if path is None else folder.owner_of(path)
-        if path is None or owner is None:
+        # In a folder that sparkwal did not make, only a state needs the notes and holds.
+        if path is None or (owner is None and not (path / names.STATE).is_dir()):
             return None
         before, last = last_record()
-        if before < 0 and owner.origin is not None:
+        if before < 0 and owner is not None and owner.origin is not None:
             before = owner.origin.batch_id
         self._check_same_origin(owner, last)
         # SAFETY(note-after-same-input) §12: a folder notes a microbatch without rows only after the

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwal.checkpoints import folder
+from sparkwal.checkpoints import folder, names
 from tests.checkpoints.conftest import Room
 from tests.checkpoints.state_files import PROVIDERS, StateLost
 from tests.checkpoints.stateful import DEDUPLICATE, JOIN, StatefulStream
@@ -68,6 +68,15 @@ def test_a_version_without_rows_is_written_too(stream: StatefulStream) -> None:
     moves = stream.moves(lambda: range(5), empty=iter([True, False]).__next__)
     assert [*moves][-1] == "noted" and folder.latest(stream.place, "commits") == 5
     assert states(stream) == before
+
+
+def test_a_folder_of_the_users_own_notes_a_microbatch_without_rows(stream: StatefulStream) -> None:
+    """Without the note and its hold the source would release what a rebuild reads again."""
+    stream.run(range(5))
+    assert not (stream.place / names.EMPTY).exists()
+    for _ in stream.moves(lambda: range(5), empty=iter([True, False]).__next__):
+        pass
+    assert (stream.place / names.EMPTY).exists()
 
 
 def test_a_lost_or_torn_file_is_noticed(stream: StatefulStream) -> None:
