@@ -201,10 +201,10 @@ class StreamCheckpoint:
             f"the checkpoint {self.location} lacks a part of the query's state: {missing}. "
             "sparkwal wrote nothing. If executors run on other machines, they keep the state on "
             "their own disks, which the log cannot carry: set checkpointLocation to a folder that "
-            "all machines share, or to one on an object store, such as s3a://…: sparkwal help "
-            '"a stateful query" has the settings. If spark.sql.streaming.minBatchesToRetain is 1, '
-            "Spark deletes the state that the log needs: set 2 or more. Else restart with the "
-            "folder that sparkwal.checkpoint returns"
+            "all machines share, or to one on an object store, such as s3a://…: "
+            'sparkwal help "a stateful query" has the settings. If '
+            "spark.sql.streaming.minBatchesToRetain is 1, Spark deletes the state that the log "
+            "needs: set 2 or more. Else restart with the folder that sparkwal.checkpoint returns"
         )
 
     def without_rows(

@@ -101,10 +101,10 @@ def test_a_segment_with_the_person_goes_too(
     place = Place(*s3_path)
     reading = LogRange(place.settings, "default", place.log)
     reading.refresh()
-    assert make_segments(reading).blocks == [0]
+    assert make_segments(reading).blocks == [0, 1]
     # A segment is compressed: its key shows that it is there.
     prefix = keys.segments_prefix(place.log.prefix)
-    assert len([*all_entries(place.log.store, prefix)]) == 1
+    assert len([*all_entries(place.log.store, prefix)]) == 2
     place.collector().run_once()
     place.collected_when_old()
     assert [*all_entries(place.log.store, prefix)] == []

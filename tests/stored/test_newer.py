@@ -60,7 +60,7 @@ def of_consumer(body: bytes) -> bytes:
 
 CONSUMER = consumer("c", 1)
 CHAIN = ChainRecord(kind="floor", number=keys.MAX, record_id="r", gc_grace_ms=3_600_000)
-BLOCK = b'{"format": "2", "offsets/0": "v1"}'
+BLOCK = b'{"format": "3", "offsets/0": "v1"}'
 CURSOR = {"format": 2, "crc32": crc32(b"{}"), "logs": "{}"}
 # For each kind: reads what a newer version wrote.
 OBJECTS: dict[str, Callable[[], Any]] = {
@@ -85,7 +85,9 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", OBJECTS)
 def test_a_newer_object_is_refused(kind: str) -> None:
-    with pytest.raises(NewerFormatError, match=REFUSED.format(2, 1, kind.split()[0])):
+    name = kind.split()[0]
+    reads = versions.VERSIONS[name]
+    with pytest.raises(NewerFormatError, match=REFUSED.format(reads + 1, reads, name)):
         OBJECTS[kind]()
 
 
