@@ -363,7 +363,7 @@ def run(seed: int, tmp: Path) -> None:
         patch.setattr(query_state, "PART", world.random.choice([60, 150, 600]))
         patch.setattr(query_state, "MOST_RUNS", world.random.choice([3, 64]))
         patch.setattr(query_state, "json_in", world.maintained(query_state.json_in))
-        patch.setattr(commit, "FORWARD", world.random.choice([2, 6]))
+        patch.setattr(commit, "FORWARD", world.random.choice([2, 6, 20]))
         try:
             for _ in range(ACTIONS):
                 world.act()

@@ -41,6 +41,7 @@ WITHOUT_SPARK: dict[str, Callable[[], Expected]] = {
 WITH_SPARK: dict[str, Callable[[SparkSession], Expected]] = {
     "batches": streaming.batches,
     "files": streaming.files,
+    "stateful": streaming.stateful,
 }
 
 

@@ -94,12 +94,19 @@ def put_input(number: int) -> None:
     file.write_text(json.dumps(row(number)))
 
 
+def _start(rows: DataFrame, path: Path, checkpoint: str, **trigger: Any) -> StreamingQuery:
+    writer = rows.writeStream.format("weaselwal").option("checkpointLocation", checkpoint)
+    return writer.trigger(**(trigger or {"availableNow": True})).start(str(path))
+
+
 def ingest(spark: SparkSession, path: Path, checkpoint: str, **trigger: Any) -> StreamingQuery:
     """A query from the files of the input to a log, a file a microbatch."""
+    return _start(_input(spark), path, checkpoint, **trigger)
+
+
+def _input(spark: SparkSession) -> DataFrame:
     reader = spark.readStream.schema("id bigint, v string").option("maxFilesPerTrigger", 1)
-    writer = reader.json(str(INPUT)).writeStream.format("weaselwal")
-    writer = writer.option("checkpointLocation", checkpoint)
-    return writer.trigger(**(trigger or {"availableNow": True})).start(str(path))
+    return reader.json(str(INPUT))
 
 
 def orders(folder: Path = CHECKPOINT) -> str:
@@ -122,3 +129,16 @@ def files(spark: SparkSession) -> Expected:
     at = 4
     ingest(spark, FORK, forked(at)).awaitTermination()
     return expected(("default", rows(*range(8))), fork=rows(*range(at, 8)), at=at, query="orders")
+
+
+def stateful(spark: SparkSession) -> Expected:
+    """A query that drops duplicates, whose records carry its state: in files of changes."""
+    spark.conf.set("spark.sql.shuffle.partitions", 2)
+    for number in range(6):
+        put_input(number)
+        time.sleep(0.02)
+    _start(_input(spark).dropDuplicates(["id"]), LOG, orders()).awaitTermination()
+    names = [file.relative_to(CHECKPOINT) for file in CHECKPOINT.glob("state/0/*/[0-9]*.delta")]
+    # The record of the last microbatch carries the state before it.
+    state = sorted(str(name) for name in names if int(name.stem) < 6)
+    return expected(("default", rows(*range(6))), state=state, query="orders")

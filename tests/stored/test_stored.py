@@ -181,6 +181,17 @@ def use_checkpoint(stored: Stored) -> None:
     assert {f"offsets/{last}", f"commits/{last}", f"sources/0/{last}"} <= {*map(str, names)}
 
 
+def rebuild_state(stored: Stored) -> None:
+    """A folder that the log gives has the state before the last microbatch, as Spark wrote it."""
+    old, new = PLACE / "checkpoint", Path(orders(PLACE / "rebuilt"))
+    names = sorted(str(file.relative_to(new)) for file in new.glob("state/*/*/[0-9]*"))
+    assert names == stored.expected["state"] and len(names) > 4
+    for name in names:
+        assert (new / name).read_bytes() == (old / name).read_bytes()
+    last = len(stored.logs["default"]) - 1
+    assert (new / f"offsets/{last}").exists() and not (new / f"commits/{last}").exists()
+
+
 def of_queries(stored: Stored) -> None:
     (query,) = sparkwal.Log(str(LOG)).queries()
     assert query.name == stored.expected["query"]
@@ -228,6 +239,7 @@ TABLE: dict[str, list[Callable[[Stored], None]]] = {
     "quarantined": [read, resend],
     "batches": GENERAL,
     "files": [*GENERAL, use_checkpoint, of_queries, read_fork],
+    "stateful": [*GENERAL, rebuild_state],
     "leases": [read, sql, take_over, read_lease, read_cursor],
     "lake": [read_current],
     "keyed": [read_current],
