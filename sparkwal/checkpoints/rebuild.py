@@ -107,7 +107,7 @@ def checkpoint(
         The folder's path.
 
     Raises:
-        OptionError: the log cannot carry the query's checkpoint (stateful, too large), the folder
+        OptionError: the log does not carry all of the query's checkpoint, the folder
             belongs to another query, the query began with another fork, or an argument is wrong.
         CollectedError: the record at the place of the fork was collected.
         InvalidLogError: the log's end, or the record that carries the checkpoint, is damaged.
