@@ -63,8 +63,8 @@ MUTATIONS = [
         "state-copy-whole",
         _STATEFUL,
         "checkpoints/query_state.py",
-        "        if copy.done == total:\n",
-        "        if True:\n",
+        "    if copy.done == total:\n",
+        "    if True:\n",
     ),
     Mutation(
         "state-of-its-base",

@@ -41,6 +41,7 @@ def _is_comment(line: str) -> bool:
 
 @pytest.mark.parametrize("mutation", OURS, ids=lambda mutation: mutation.name)
 def test_the_line_that_a_mutation_breaks_has_its_rule(mutation: Mutation) -> None:
+    assert mutation.old in (PACKAGE / mutation.file).read_text()
     (tag,) = [tag for tag in tags(PACKAGE / mutation.file) if tag.key == mutation.name]
     broken = mutation.old.strip().partition("\n")[0]
     # The tag of an argument stands before its call.
