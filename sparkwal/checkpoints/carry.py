@@ -2,7 +2,6 @@
 microbatch."""
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from sparkwal.checkpoints import folder, names, query_state
 from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.checkpoints.packing import encode as encode
 from sparkwal.checkpoints.packing import pack, read_block
+from sparkwal.checkpoints.replacing import replace_file
 from sparkwal.errors import DivergedCheckpointError, OptionError
 from sparkwal.format import versions
 from sparkwal.format.content import Content
@@ -279,12 +279,10 @@ class StreamCheckpoint:
 
     def _save(self, path: Path, spans: Mapping[str, Sequence[Span]], note: bytes) -> bool:
         """Write the note and the spans. False if the disk refused a write."""
-        draft = path / f".{names.EMPTY}.{os.getpid()}.tmp"
         try:
             if spans:
                 Holds(state_folder()).set(self.location, spans)
-            draft.write_bytes(note)
-            os.replace(draft, path / names.EMPTY)
+            replace_file(path, names.EMPTY, note)
         except OSError:
             return False
         return True
@@ -419,7 +417,5 @@ def log_of(path: Path) -> str | None:
 
 def note_log(path: Path, log_id: str) -> None:
     """Note the id for `log_of`. A full disk does not stop the query: it runs without the note."""
-    draft = path / f".{names.LOG}.{os.getpid()}.tmp"
     with suppress(OSError):
-        draft.write_text(json.dumps({"log_id": log_id}))
-        os.replace(draft, path / names.LOG)
+        replace_file(path, names.LOG, json.dumps({"log_id": log_id}).encode())

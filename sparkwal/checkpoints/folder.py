@@ -369,6 +369,5 @@ def repeated_spans(path: Path, last: QueryState | None, batch_id: int) -> dict[s
     before = spans(path, last.version - 1, batch_id - 1)
     if before is None:
         # Spark has deleted the plan before: hold all.
-        begins = {log_id: [(0, end) for end, _ in found] for log_id, found in held.items()}
-        before = begins
+        before = {log_id: [(0, end) for end, _ in found] for log_id, found in held.items()}
     return {log_id: [*before.get(log_id, []), *found] for log_id, found in held.items()}

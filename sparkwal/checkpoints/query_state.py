@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from sparkwal.checkpoints import names
+from sparkwal.checkpoints.replacing import replace_file
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import limits
 from sparkwal.format.header import HERE, Copy, QueryState
@@ -144,12 +145,22 @@ class _Note:
     Attributes:
         logged: after the last record, and after the one that was sent then.
         files: (name, size) of the files of the copy, which are linked in a folder of their own.
-        text: the list of the files as the note has it. Its CRC-32 names the copy.
+        text: the list of the files as the note has it, or "" without a copy.
     """
 
     logged: tuple[_Logged, ...] = ()
     files: tuple[tuple[str, int], ...] = ()
     text: str = ""
+
+    @cached_property
+    def name(self) -> int:
+        """The name of the copy, or 0 without one."""
+        return _name_of(self.text.encode()) if self.text else 0
+
+    @property
+    def links(self) -> str:
+        """The folder with the files of the copy."""
+        return f"{names.STATE_LINKS}/{self.name}"
 
 
 def _read_note(path: Path) -> _Note:
@@ -168,9 +179,8 @@ def _read_note(path: Path) -> _Note:
 
 def _write_note(path: Path, note: _Note) -> None:
     logged = [[h.version, h.crc32, sorted(h.shared), sorted(h.later)] for h in note.logged]
-    draft = path / f".{names.STATE_NOTE}.{os.getpid()}.tmp"
-    draft.write_text(json.dumps({"logged": logged, "copy": note.text}))
-    os.replace(draft, path / names.STATE_NOTE)
+    text = json.dumps({"logged": logged, "copy": note.text})
+    replace_file(path, names.STATE_NOTE, text.encode())
 
 
 def continues(path: Path, state: QueryState) -> bool:
@@ -217,19 +227,20 @@ def _collected(
         changes = _changes(path, stores, versions, logged.shared)
     # SAFETY(state-without-gap) §12: a record without all changes since the last carries the whole
     if last is None or logged is None or changes is None or len(last.positions) > _TOO_MANY:
-        return _with_whole(path, version, stores, (logged,) if logged else ())
+        sizes = _sizes(path, _whole(path, stores, version))
+        return _with_whole(path, version, sizes, (logged,) if logged else ())
     pieces = list(_pieces(path, changes))
     size = sum(piece.length for piece in pieces)
     copy = last.copy
-    if copy is None or _name_of(note.text.encode()) != copy.list_crc32:
+    if copy is None or note.name != copy.list_crc32:
         copy = None
         logged = replace(logged, later=frozenset())
         if _is_due(last, size):
             sizes = _sizes(path, _whole(path, stores, version))
             if sum(sizes.values()) <= PART:
-                return _with_whole(path, version, stores, (logged,))
+                return _with_whole(path, version, sizes, (logged,))
             note = _begin(path, sizes)
-            copy = Copy(HERE, _name_of(note.text.encode()), 0, 0)
+            copy = Copy(HERE, note.name, 0, 0)
     else:
         copy = replace(copy, since=copy.since + size)
     shared = frozenset(filter(_is_shared, changes))
@@ -257,17 +268,14 @@ def _collected(
 
 
 def _with_whole(
-    path: Path, version: int, stores: Sequence[_Store], before: tuple[_Logged, ...]
+    path: Path, version: int, sizes: Mapping[str, int], before: tuple[_Logged, ...]
 ) -> tuple[QueryState, bytes]:
     """A record that carries the whole state by itself, or begins a copy of a large one."""
-    files = _whole(path, stores, version)
-    sizes = _sizes(path, files)
     total = sum(sizes.values())
-    shared = frozenset(filter(_is_shared, files))
     if total > limits.STATE // 2:
         # Until the copy is complete, nothing is rebuilt from these records: `base` names no copy.
         note = replace(_begin(path, sizes), logged=before)
-        copy = Copy(HERE, _name_of(note.text.encode()), 0, 0)
+        copy = Copy(HERE, note.name, 0, 0)
         part = list(_next_part(note.files, copy))
         copy = replace(copy, done=sum(piece.length for piece in part))
         state = QueryState(version, 0, 0, (), 0, 0, 0, copy)
@@ -275,6 +283,7 @@ def _with_whole(
     base = _name_of(uuid.uuid4().bytes)
     pieces = [Piece(name, 0, size, size, base) for name, size in sizes.items()]
     state = QueryState(version, 0, 0, (), base, total, 0)
+    shared = frozenset(filter(_is_shared, sizes))
     return _sent(path, _Note(before), state, _Logged(version, 0, shared), pieces)
 
 
@@ -282,7 +291,7 @@ def _sent(
     path: Path, note: _Note, state: QueryState, after: _Logged, pieces: Sequence[Piece]
 ) -> tuple[QueryState, bytes]:
     """Encode the part of a record, and note what the log holds once it is durable."""
-    links = {name: f"{_links(note)}/{at}" for at, (name, _) in enumerate(note.files)}
+    links = {name: f"{note.links}/{at}" for at, (name, _) in enumerate(note.files)}
     files = (links.get(piece.name, piece.name) if piece.copy else piece.name for piece in pieces)
     part = encode(
         pieces, [_content(path / file, piece) for piece, file in zip(pieces, files, strict=True)]
@@ -335,7 +344,7 @@ def _begin(path: Path, sizes: Mapping[str, int]) -> _Note:
     listed = sorted(sizes.items())
     # Two machines may list the same names and sizes for other bytes.
     note = _Note((), tuple(listed), json.dumps({"id": uuid.uuid4().hex, "files": listed}))
-    links = path / _links(note)
+    links = path / note.links
     links.mkdir(mode=0o700, parents=True)
     for number, (name, _) in enumerate(listed):
         try:
@@ -348,16 +357,11 @@ def _begin(path: Path, sizes: Mapping[str, int]) -> _Note:
     return note
 
 
-def _links(note: _Note) -> str:
-    """The folder with the files of a copy."""
-    return f"{names.STATE_LINKS}/{_name_of(note.text.encode())}"
-
-
 def _remove_other_links(path: Path, note: _Note) -> None:
     """Remove the files of copies that the note does not name."""
     top = path / names.STATE_LINKS
     for name in os.listdir(top) if top.exists() else ():
-        if not note.text or f"{names.STATE_LINKS}/{name}" != _links(note):
+        if name != str(note.name):
             shutil.rmtree(top / name, ignore_errors=True)
 
 

@@ -242,7 +242,7 @@ def decide(
     query_id = query_id_of(log_id, name)
     last, entry = recall(lambda: log, live, query_id) if live else (-1, None)
     state = State(query_id, live.log_id if live else None, head.window, last, entry)
-    base = _base(log, log_id, name, state, target, forking)
+    base = _base(log, log_id, name, state, target, owner, forking)
     is_users_folder = owner is None and target.parts[-3:] != _default(log, name)
     if is_users_folder and last < 0 and folder.query_of(target) is not None:
         raise OptionError(
@@ -275,7 +275,13 @@ def decide(
 
 
 def _base(
-    log: LogStore, log_id: str, name: str, state: State, target: Path, forking: Forking | None
+    log: LogStore,
+    log_id: str,
+    name: str,
+    state: State,
+    target: Path,
+    owner: Owner | None,
+    forking: Forking | None,
 ) -> Base | None:
     """The place where a query without a microbatch begins. None: its source's first rows.
 
@@ -283,7 +289,6 @@ def _base(
         OptionError: it has microbatches, and began elsewhere; or its folder began with a fork.
         CollectedError: the record at the place of the fork was collected.
     """
-    owner = owner_of(target)
     begins = state.batch_id < 0
     if forking is not None and not begins:
         origin = state.entry.origin if state.entry else None

@@ -94,6 +94,17 @@ def replace(
     _remove(draft.with_name(f"{draft.name}-old"))
 
 
+def replace_file(folder: Path, name: str, data: bytes) -> None:
+    """Replace one of sparkwal's notes in a folder. A crash leaves the old one or the new one.
+
+    Raises:
+        OSError: the disk refused a write.
+    """
+    draft = folder / f".{name}.{os.getpid()}.tmp"
+    draft.write_bytes(data)
+    os.replace(draft, folder / name)
+
+
 def _remove(path: Path) -> None:
     """Remove a folder with all of its files, unless one of them is not part of a checkpoint."""
     if path.is_symlink():

@@ -74,13 +74,8 @@ class Hdfs:
             put(folder / f"{version.number}.snapshot", sealed(keys))
 
     def clean(self, folder: Path, retain: int) -> None:
-        last = max((version for version, _, _ in _files(folder)), default=0)
-        if last <= retain:
-            return
-        begin = _newest(folder, "snapshot", last - retain)
-        for version, _, name in _files(folder):
-            if version < begin:
-                remove(folder / name)
+        for name in _outdated(folder, "snapshot", retain):
+            remove(folder / name)
 
 
 @dataclass(frozen=True)
@@ -193,14 +188,12 @@ class Rocks:
         put(file, data)
 
     def clean(self, folder: Path, retain: int) -> None:
-        last = max((version for version, _, _ in _files(folder)), default=0)
-        if last <= retain:
+        outdated = _outdated(folder, "zip", retain)
+        for name in outdated:
+            remove(folder / name)
+            remove(folder / f"{name}.crc")
+        if not outdated:
             return
-        begin = _newest(folder, "zip", last - retain)
-        for version, _, name in _files(folder):
-            if version < begin:
-                remove(folder / name)
-                remove(folder / f"{name}.crc")
         zips = [folder / name for _, kind, name in _files(folder) if kind == "zip"]
         named = {table for file in zips for table, _ in tables(file)}
         for file in (folder / "SSTs").glob("*.sst"):
@@ -241,6 +234,14 @@ def _zipped(listed: Iterable[tuple[str, int]], keys: int) -> bytes:
 
 def _zip(folder: Path, version: Version) -> Path:
     return folder / f"{version.stem}.zip"
+
+
+def _outdated(folder: Path, kind: str, retain: int) -> list[str]:
+    """The files of versions before the newest whole one that is not among the retained ones."""
+    files = _files(folder)
+    last = max((version for version, _, _ in files), default=0)
+    begin = _newest(folder, kind, last - retain)
+    return [name for version, _, name in files if version < begin]
 
 
 def _newest(folder: Path, kind: str, until: int) -> int:

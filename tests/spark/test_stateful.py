@@ -211,7 +211,7 @@ def test_a_record_without_the_state_that_others_hold_is_named(
 
 
 @pytest.mark.parametrize("configured", ["hdfs"], indirect=True)
-def test_other_partitions_are_refused_as_spark_does(
+def test_the_partitions_of_a_state_stay_those_of_its_first_plan(
     configured: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(configured, tmp_path, distinct)
