@@ -28,8 +28,8 @@ from tests.protocol.query import hints_in
 
 
 def grow_old(wal: Path) -> None:
-    """Its lifecycle was written two days ago."""
-    long_ago = time.time() - 2 * 86_400
+    """Its lifecycle was written longer ago than twice the grace."""
+    long_ago = time.time() - 2 * 86_400 - 3600
     for file in (wal / "lifecycle").iterdir():
         os.utime(file, (long_ago, long_ago))
 
