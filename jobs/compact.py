@@ -12,6 +12,7 @@ except ModuleNotFoundError:
 
 # isort: split
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -449,17 +450,8 @@ def main(
         if target is not None:
             target = with_tombstones(target, settings.tombstone_horizon_ms)
             check_apart(path, target)
-        if target is None and settings.retain_seconds is None and settings.retain_bytes is None:
-            raise Refused("give TABLE, or --retain or --retain-bytes for a log without a table")
-        if target is None and (run.now or run.accept_table or run.give_up_range or conf):
-            raise Refused("--now, --accept-table, --give-up-range, --conf are for a log with TABLE")
-        if run.accept_table and run.continuous:
-            raise Refused("--accept-table is for one run; start --continuous after it")
-        if run.give_up_range and (run.accept_table or run.continuous):
-            raise Refused("--give-up-range does nothing else: give it without the others")
         configured = key_values(conf, "--conf")
-        if configured and jvm.started_by_spark_submit():
-            raise Refused("--conf here is too late: give it to spark-submit")
+        _check_flags(settings, target, run, configured)
         work = Compaction(settings, log_options, all_sequencers, target, run, run.accept_table)
         work.check()
     except SparkWalError as error:
@@ -493,6 +485,26 @@ def main(
             jvm.end(work.spark)
     if signals.received is not None:
         raise Stopped(signals.received)
+
+
+def _check_flags(
+    settings: LifecycleOptions, target: Target | None, run: RunOptions, conf: Mapping[str, str]
+) -> None:
+    """Check the flags of a run.
+
+    Raises:
+        Refused: two flags contradict each other, or one is missing.
+    """
+    if target is None and settings.retain_seconds is None and settings.retain_bytes is None:
+        raise Refused("give TABLE, or --retain or --retain-bytes for a log without a table")
+    if target is None and (run.now or run.accept_table or run.give_up_range or conf):
+        raise Refused("--now, --accept-table, --give-up-range, --conf are for a log with TABLE")
+    if run.accept_table and run.continuous:
+        raise Refused("--accept-table is for one run; start --continuous after it")
+    if run.give_up_range and (run.accept_table or run.continuous):
+        raise Refused("--give-up-range does nothing else: give it without the others")
+    if conf and jvm.started_by_spark_submit():
+        raise Refused("--conf here is too late: give it to spark-submit")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ except ModuleNotFoundError:
     ) from None
 
 # isort: split
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -389,10 +390,7 @@ def main(
         with Signals() as signals, Meter(console, "replay") as meter:
             query = None
             try:
-                reader = spark.readStream if stream.stream else spark.read
-                rows = reader.format("weaselwal").options(**log_options).load(log)
-                if columns.names is not None:
-                    rows = rows.select(*columns.names)
+                rows = _rows(spark, log, log_options, columns, is_stream=stream.stream)
                 if stream.stream:
                     query = _start_stream(rows, output, stream)
                 elif output.files is not None:
@@ -409,6 +407,19 @@ def main(
     console.print(f"{count:,} rows of {log}{target}", highlight=False)
     if signals.received is not None:
         raise Stopped(signals.received)
+
+
+def _rows(
+    spark: SparkSession,
+    log: str,
+    log_options: Mapping[str, str],
+    columns: Columns,
+    *,
+    is_stream: bool,
+) -> DataFrame:
+    reader = spark.readStream if is_stream else spark.read
+    rows = reader.format("weaselwal").options(**log_options).load(log)
+    return rows if columns.names is None else rows.select(*columns.names)
 
 
 def _start_stream(rows: DataFrame, output: Output, stream: StreamFlags) -> StreamingQuery:

@@ -138,23 +138,28 @@ def start_session(
     try:
         spark = builder.getOrCreate()
     except Exception as error:
-        message = f"Spark did not start: {readable(error)[0]}"
-        if "JAVA_GATEWAY_EXITED" in message:
-            home = os.environ.get("JAVA_HOME")
-            java = f"{home}/bin/java" if home else "java"
-            message = (
-                "Spark did not start: the download of a connector failed, or Java is older than "
-                "17. See the messages of Ivy and Java above"
-                if shutil.which(java)
-                else f"{java} does not exist: install Java 17 or newer, or set JAVA_HOME"
-            )
-        raise Failed(message) from None
+        raise Failed(_not_started(error)) from None
     for name, value in secrets.items():
         spark._jsc.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
     # Spark finds a format by itself only if it is installed: not in a zip of --py-files, and not if
     # Python's path has a space.
     sparkwal.register(spark)
     return spark
+
+
+def _not_started(error: Exception) -> str:
+    """The message about a session that Spark did not start."""
+    message = f"Spark did not start: {readable(error)[0]}"
+    if "JAVA_GATEWAY_EXITED" not in message:
+        return message
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else "java"
+    if not shutil.which(java):
+        return f"{java} does not exist: install Java 17 or newer, or set JAVA_HOME"
+    return (
+        "Spark did not start: the download of a connector failed, or Java is older than 17. See "
+        "the messages of Ivy and Java above"
+    )
 
 
 def exit_for(error: BaseException) -> click.ClickException:

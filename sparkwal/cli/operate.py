@@ -13,10 +13,11 @@ from sparkwal.cli.flags import as_json, takes_log, takes_logs
 from sparkwal.cli.open_logs import no_log
 from sparkwal.cli.output import print_json, table
 from sparkwal.errors import SparkWalError, escape
-from sparkwal.format.lifecycle_record import LogInChain
+from sparkwal.format.lifecycle_record import LogInChain, Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.known_log import Collection
 from sparkwal.lifecycle.opening import CheckedTable
+from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.options.open import open_log
 from sparkwal.protocol.chain import newest_record
 from sparkwal.reading.repair import repair as repair_record
@@ -113,13 +114,8 @@ def collect(
     failures: dict[str, SparkWalError] = {}
     with lifecycle_flags.printing_events(Console(stderr=True)):
         for url, names in _by_table(states).items():
-            coordinator = Coordinator(
-                open_log(settings),
-                settings,
-                table=CheckedTable(chain.tables[url].target, settings) if chain and url else None,
-                gc_grace_ms=settings.gc_grace_ms,
-                consumer_expiry_ms=settings.consumer_expiry_ms,
-            )
+            target = chain.tables[url].target if chain and url else None
+            coordinator = _coordinator(settings, target)
             try:
                 if all_sequencers:
                     results |= coordinator.collect_all(
@@ -142,19 +138,9 @@ def collect(
             if as_json:
                 print_json({**about, "lifecycle": True, "error": str(result)})
             continue
-        # A log without a lifecycle has no collection.
-        held_by = result.held_by if result else "no lifecycle: nothing was released"
         if deletes and result is not None and result.failure:
             failures[name] = SparkWalError(result.failure)
-        counted = ("objects", "bytes", "uploads", "erased", "kept")
-        row = {
-            **about,
-            "lifecycle": result is not None,
-            "below": result and result.bound,
-            **{name: getattr(result, name, 0) for name in counted},
-            "with_rows": result and result.with_rows,
-            "held_by": held_by or None,
-        }
+        row = {**about, **_row(result)}
         rows.append(row)
         if as_json:
             print_json(row)
@@ -162,6 +148,30 @@ def collect(
         table(rows, f"{settings.path}: {'deleted' if deletes else '--delete would delete'}")
     if failures:
         raise lifecycle_flags.Failures(failures, several=all_sequencers)
+
+
+def _coordinator(settings: LifecycleOptions, target: Target | None) -> Coordinator:
+    """The coordinator of the logs with this table; None for those without one."""
+    return Coordinator(
+        open_log(settings),
+        settings,
+        table=CheckedTable(target, settings) if target else None,
+        gc_grace_ms=settings.gc_grace_ms,
+        consumer_expiry_ms=settings.consumer_expiry_ms,
+    )
+
+
+def _row(collection: Collection | None) -> dict[str, Any]:
+    """What a collection found and did; None for a log without a lifecycle, which has none."""
+    held_by = collection.held_by if collection else "no lifecycle: nothing was released"
+    counted = ("objects", "bytes", "uploads", "erased", "kept")
+    return {
+        "lifecycle": collection is not None,
+        "below": collection and collection.bound,
+        **{name: getattr(collection, name, 0) for name in counted},
+        "with_rows": collection and collection.with_rows,
+        "held_by": held_by or None,
+    }
 
 
 def _by_table(states: Mapping[str, LogInChain | None]) -> dict[str, list[str]]:

@@ -280,14 +280,7 @@ def diff(
             break
     agreed = [stretch for stretch in compared if stretch.same]
     differs = compared[-1] if compared and not compared[-1].same else None
-    switch = (
-        {
-            "endingPosition": agreed[-1].ending_position,
-            "startingPosition": agreed[-1].starting_position,
-        }
-        if agreed
-        else None
-    )
+    switch = _switch(agreed[-1]) if agreed else None
     if as_json:
         print_json(
             {
@@ -314,11 +307,22 @@ def diff(
             f"startingPosition={switch['startingPosition']}"
         )
     if differs:
-        how = f"{differs.rows_a} rows in A and {differs.rows_b} in B"
-        if differs.rows_a == differs.rows_b:
-            how = f"{differs.rows_a} rows in both, but not the same ones"
-        at = f"positions {_positions(differs.a)} of A and {_positions(differs.b)} of B"
-        raise Failed(escape(f"the first stretch that differs: {at}: {how}"))
+        raise Failed(escape(f"the first stretch that differs: {_difference(differs)}"))
+
+
+def _switch(agreed: Stretch) -> dict[str, int]:
+    """The options with which a reader goes from A to B after a stretch that is the same."""
+    return {
+        "endingPosition": agreed.ending_position,
+        "startingPosition": agreed.starting_position,
+    }
+
+
+def _difference(stretch: Stretch) -> str:
+    how = f"{stretch.rows_a} rows in A and {stretch.rows_b} in B"
+    if stretch.rows_a == stretch.rows_b:
+        how = f"{stretch.rows_a} rows in both, but not the same ones"
+    return f"positions {_positions(stretch.a)} of A and {_positions(stretch.b)} of B: {how}"
 
 
 def _positions(ends: tuple[int, int] | None) -> str:

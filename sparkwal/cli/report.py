@@ -219,15 +219,6 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
     sums = costs(past, prices, periods)
     (totals,) = past.query(f"SELECT {_SUMS}")
     (rates,) = past.query(_RATES)
-    (intervals,) = past.query(
-        f"{_GAPS} SELECT count(length_ms) AS count, quantile_disc(length_ms, 0.5) AS p50, "
-        "quantile_disc(length_ms, 0.99) AS p99, max(length_ms) AS max FROM gaps"
-    )
-    pauses = past.query(
-        f"{_GAPS} FROM gaps WHERE length_ms >= greatest(1000, 10 * $usual) "
-        "ORDER BY length_ms DESC LIMIT 10",
-        usual=intervals["p50"] or 0,
-    )
     terms = past.query(_TERMS)
     dead = past.query(
         "SELECT position - dead AS first, dead FROM steps WHERE dead > 0 ORDER BY 1 LIMIT 100"
@@ -246,8 +237,7 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
         "series": _series(past, prices),
         "cost": {**sums, "lines": periods},
         "terms": {"count": len(terms), "newest": terms[:200]},
-        "interval_ms": intervals,
-        "pauses": pauses,
+        **_pauses(past),
         "dead": {"count": totals["dead"], "first": [list(row.values()) for row in dead]},
         "consumers": [asdict(reader) for reader in readers],
         "lifecycle": chain and _lifecycle(chain, log.name),
@@ -275,6 +265,20 @@ def document(past: Past, prices: Prices, damage: Damage) -> dict[str, Any]:
             for name, kind in columns(log.spark_schema).items()
         ],
     }
+
+
+def _pauses(past: Past) -> dict[str, Any]:
+    """The usual time between two commits, and the longest ones."""
+    (intervals,) = past.query(
+        f"{_GAPS} SELECT count(length_ms) AS count, quantile_disc(length_ms, 0.5) AS p50, "
+        "quantile_disc(length_ms, 0.99) AS p99, max(length_ms) AS max FROM gaps"
+    )
+    pauses = past.query(
+        f"{_GAPS} FROM gaps WHERE length_ms >= greatest(1000, 10 * $usual) "
+        "ORDER BY length_ms DESC LIMIT 10",
+        usual=intervals["p50"] or 0,
+    )
+    return {"interval_ms": intervals, "pauses": pauses}
 
 
 def _series(past: Past, prices: Prices) -> dict[str, Any]:

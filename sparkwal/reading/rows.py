@@ -147,18 +147,9 @@ def read_pieces(
         InvalidLogError: an object is missing or damaged.
         OptionError: a column is wider than in `target`.
     """
-
     store = log.store
-
-    def wanted() -> Iterator[tuple[tuple[Piece | Run, bytes | None], Range | None]]:
-        """Each unit with its bytes if they were read before, or else their place."""
-        for unit in runs_in(pieces, target):
-            data = unit.data
-            missing = Range(unit.key, unit.offset, unit.length) if data is None else None
-            yield (unit, data), missing
-
     columns_of: dict[str, _Columns] = {}
-    for (unit, known), fetched in get_many(store, wanted(), at_once=at_once):
+    for (unit, known), fetched in get_many(store, _units(pieces, target), at_once=at_once):
         data = fetched if known is None else known
         check(unit.position)
         if isinstance(unit, Run):
@@ -172,11 +163,6 @@ def read_pieces(
             continue
         checked = None
         try:
-            if data is None:
-                raise InvalidLogError(
-                    f"{_name(store, unit)} is missing, though its commit record names it. It was "
-                    "deleted from outside, or collected meanwhile: restore it, or start after it"
-                )
             checked = _checked(store, unit, data, verify=checks.checksums)
             if checked is not data:
                 check(unit.position)
@@ -195,6 +181,16 @@ def read_pieces(
             if on_damage is None:
                 raise
             on_damage(error)
+
+
+def _units(
+    pieces: Iterable[Piece], target: pa.Schema
+) -> Iterator[tuple[tuple[Piece | Run, bytes | None], Range | None]]:
+    """Each unit of a read with its bytes if they were read before, or else their place."""
+    for unit in runs_in(pieces, target):
+        data = unit.data
+        missing = Range(unit.key, unit.offset, unit.length) if data is None else None
+        yield (unit, data), missing
 
 
 def _copy_of(log: LogStore, piece: Piece) -> Piece | None:
@@ -232,12 +228,17 @@ def _read_run(
     return left
 
 
-def _checked(store: Store, piece: Piece, data: bytes, *, verify: bool) -> bytes:
+def _checked(store: Store, piece: Piece, data: bytes | None, *, verify: bool) -> bytes:
     """The bytes of a piece, checked. Damaged ones are read once more.
 
     Raises:
-        InvalidLogError: the bytes are damaged.
+        InvalidLogError: the bytes are missing or damaged.
     """
+    if data is None:
+        raise InvalidLogError(
+            f"{_name(store, piece)} is missing, though its commit record names it. It was "
+            "deleted from outside, or collected meanwhile: restore it, or start after it"
+        )
     check = partial(_check_bytes, store, piece, verify=verify)
     return sound(
         piece.key,

@@ -170,10 +170,7 @@ def verify_store(
     # List the objects after finding the head, so that the list holds all records before it.
     listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}
     window = head.window
-    report.head = head.position
-    # A damaged end belongs to the log, although the head was found before it.
-    while not head.torn and log.key(keys.slot(report.head + 1, window)) in listed:
-        report.head += 1
+    report.head = _end(log, head, listed)
     floor = Floor(log, head.live.header.log_id)
     try:
         report.floor = floor.current()
@@ -247,6 +244,14 @@ def _head(log: LogStore, report: Report) -> Head | None:
     except InvalidLogError:
         # No record is intact.
         return None
+
+
+def _end(log: LogStore, head: Head, listed: Set[str]) -> int:
+    """The last position. A damaged end belongs to the log, although the head is before it."""
+    position = head.position
+    while not head.torn and log.key(keys.slot(position + 1, head.window)) in listed:
+        position += 1
+    return position
 
 
 def _with_advice(log: LogStore, position: int, problem: object, window: int) -> str:

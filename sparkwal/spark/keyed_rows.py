@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -110,6 +110,27 @@ def merged_partial_rows(
     numbered = numbered.withColumn(_DELETED, deleted)
     since_delete = Window.partitionBy(*keys, _DELETED).orderBy(*order)
     since_delete = since_delete.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    values = _newest_values(names, partial, since_delete)
+    merged = numbered.select(*values, DELETES, *order)
+    row = F.struct(*(F.col(quoted(name)) for name in (*names, COLUMNS, DELETES)))
+    last = F.max_by(row, F.struct(*order)).alias(_ROW)
+    by = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
+    result = merged.groupBy(*by).agg(last).select(f"{_ROW}.*")
+    return result if target.delete_when else result.drop(DELETES)
+
+
+def _newest_values(
+    names: Iterable[str], partial: Collection[str], since_delete: WindowSpec
+) -> list[Column]:
+    """The values of columns after a row, and COLUMNS, which names those of them that replace the
+    table's.
+
+    Args:
+        names: the columns.
+        partial: the columns that not all records have, in lower case.
+        since_delete: the rows of the key since it was last deleted, which is _DELETED times, up to
+            this row.
+    """
     values = []
     has = []
     for name in names:
@@ -125,13 +146,7 @@ def merged_partial_rows(
         else:
             has.append(F.lit(name_text(name)))
         values.append(column.alias(name))
-    hidden = [F.concat_ws(" ", *has).alias(COLUMNS), F.col(DELETES)]
-    merged = numbered.select(*values, *hidden, *order)
-    row = F.struct(*(F.col(quoted(name)) for name in (*names, COLUMNS, DELETES)))
-    last = F.max_by(row, F.struct(*order)).alias(_ROW)
-    by = (F.col(quoted(key)).alias(f"_wal_key_{n}") for n, key in enumerate(target.keys))
-    result = merged.groupBy(*by).agg(last).select(f"{_ROW}.*")
-    return result if target.delete_when else result.drop(DELETES)
+    return [*values, F.concat_ws(" ", *has).alias(COLUMNS)]
 
 
 def after_merge(
