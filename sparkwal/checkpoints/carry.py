@@ -119,7 +119,8 @@ class StreamCheckpoint:
         origin = last.origin if last else owner.origin if owner else None
         name = owner.name if owner else ""
         since = last.since if last and last.is_whole else HERE
-        if any(position == NOWHERE for position, _ in carried.files.values()):
+        has_all = all(position != NOWHERE for position, _ in carried.files.values())
+        if not has_all or (held is not None and not held.state.base):
             since = NOWHERE
         carried = replace(carried, inputs=inputs, name=name, origin=origin, since=since)
         return carried if held is None else replace(carried, state=held.state, state_part=held.part)
@@ -334,14 +335,18 @@ class StreamCheckpoint:
             DivergedCheckpointError: the log holds other input or other rows.
         """
         last, entry = recall(open_log, lead, self.query_id)
+        path = self._folder()
         if entry is None:
+            # A fork may repeat the last microbatch of the query that was forked, for its state. It
+            # may be another query, so its rows are not compared.
+            if path is not None and (path / names.STATE).is_dir():
+                self._hold(path, batch_id, None)
             return
         # SAFETY(only-last-replays) §12: only the query's last microbatch is skipped as a replay
         log = open_log()
         if batch_id < last:
             why = f"the log has this query's microbatches up to {last}"
             raise self._diverged(log, batch_id, why)
-        path = self._folder()
         if path is not None and entry.bytes:
             logged = read_block(log, lead.window, self.query_id, entry.position)
             other = folder.other_input(logged, entry.files, path, batch_id)

@@ -44,7 +44,8 @@ class Kept:
 
 def carrying(entry: Checkpoint) -> set[int]:
     """The positions of the records that carry a checkpoint without gaps."""
-    return {entry.position, *(position for position, _ in entry.files.values())}
+    of_state = entry.state.positions if entry.state else ()
+    return {entry.position, *(position for position, _ in entry.files.values()), *of_state}
 
 
 def not_carried(entry: Checkpoint) -> str:
@@ -58,14 +59,6 @@ def not_carried(entry: Checkpoint) -> str:
     return ""
 
 
-def no_fork(entry: Checkpoint) -> str:
-    """The reason if no query can begin with a checkpoint that the records carry, else ""."""
-    if why := not_carried(entry):
-        return why
-    # A record carries the state before its microbatch, whose rows a fork must not write again.
-    return "the query is stateful, and such a query cannot be forked" if entry.state else ""
-
-
 def not_forkable(
     log: LogStore, window: int, query_id: str, entry: Checkpoint | None, kept: Kept
 ) -> str:
@@ -75,10 +68,13 @@ def not_forkable(
     """
     if entry is None:
         return "no record carries its checkpoint"
-    if why := no_fork(entry):
+    if why := not_carried(entry):
         return why
     if kept.holds_all(entry):
         return ""
+    if entry.state is not None:
+        # The fork asks the same: it does not read thousands of records to find one that is left.
+        return COLLECTED
     try:
         packing.read_files(log, window, query_id, entry)
     except InvalidLogError:
@@ -102,7 +98,8 @@ def first_forkable(
         kept: the records that are kept.
         last: the last position that counts.
     """
-    if entry.since >= kept.floor:
+    # The state at an earlier position may need records before it.
+    if entry.since >= kept.floor and (entry.state is None or kept.floor == 0):
         return entry.since
     if entry.position <= kept.floor:
         return min(kept.floor, last)

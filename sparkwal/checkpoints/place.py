@@ -9,7 +9,7 @@ from sparkwal.checkpoints.forkable import (
     Kept,
     carrying,
     first_forkable,
-    no_fork,
+    not_carried,
     not_forkable,
 )
 from sparkwal.checkpoints.offsets import by_source, listed
@@ -34,6 +34,7 @@ _ADVICE = {
     "forked",
     "": "Start that query with a larger checkpointMaxBytes: every later position can be forked",
 }
+_LATER = "Fork at a later position: sparkwal queries names the first one"
 # Numbers of the newest objects that show the newest record.
 _FEW = 10
 
@@ -104,8 +105,8 @@ def _find_base(fork: Fork, log: LogStore) -> Base:
     if batch_id < 0 or entry is None:
         raise _no_query(fork, log, begin, query_id)
     what = f"cannot fork query {fork.name!r} at position {entry.position} of {log.url}"
-    if why := no_fork(entry):
-        advice = _ADVICE.get(STATEFUL if entry.state else entry.reason, "")
+    if why := not_carried(entry):
+        advice = _LATER if entry.state else _ADVICE.get(entry.reason, "")
         raise OptionError(f"{what}: {why}. {advice}".rstrip(". "))
     record: SlotRecord | None = None
     files: Mapping[str, bytes] = {}
@@ -122,8 +123,8 @@ def _find_base(fork: Fork, log: LogStore) -> Base:
         newest = _newest(log, window)
     # The floor is not above the newest record, and a collection leaves records below it.
     is_near = newest is not None and begin.position > newest.header.position - LIST_LIMIT + 1
-    if damage is not None or not is_near:
-        _check_kept(log, begin, query_id, entry if damage else None)
+    if damage is not None or not is_near or entry.state is not None:
+        _check_kept(log, begin, query_id, entry if damage or entry.state else None)
     if damage is not None or record is None:
         raise InvalidLogError(f"{what}: {damage}. Restore the record")
     origin = Origin(
@@ -257,7 +258,7 @@ def _check_kept(log: LogStore, begin: _Begin, query_id: str, lost: Checkpoint | 
         log: the log.
         begin: the record.
         query_id: the query.
-        lost: its checkpoint there, if a record that carries it could not be read.
+        lost: its checkpoint there, if a record that carries it could not be read, or was not.
 
     Raises:
         CollectedError: the slot may have been freed, or such a record may have been collected.

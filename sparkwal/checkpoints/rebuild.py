@@ -117,6 +117,16 @@ def checkpoint(
 
 
 @dataclass(frozen=True)
+class Held:
+    """The state of a stateful query, and the query of a log whose records carry it."""
+
+    log: LogStore
+    window: int
+    query_id: str
+    state: QueryState
+
+
+@dataclass(frozen=True)
 class Decision:
     """Whether a folder is rebuilt from `files`. If so, `why` is the reason, else it is None."""
 
@@ -124,7 +134,7 @@ class Decision:
     batch_id: int
     why: str | None
     files: Mapping[str, bytes]
-    state: QueryState | None = None
+    held: Held | None = None
 
 
 def prepare_checkpoint(
@@ -155,7 +165,7 @@ def prepare_checkpoint(
                 sweep(target)
             else:
                 check_listed(decision.files, files_under, (sink_options.path, str(target)))
-                replace(target, decision.files, partial(_write_state, log, head.window, decision))
+                replace(target, decision.files, partial(_write_state, decision.held))
     except OSError as error:
         # The rename fails also if a volume is mounted at the folder itself.
         raise OptionError(
@@ -174,12 +184,12 @@ def prepare_checkpoint(
     return target, decision
 
 
-def _write_state(log: LogStore, window: int, decision: Decision, draft: Path) -> list[Path]:
-    """Write the state of the query into a new folder. Returns the files."""
-    if decision.state is None:
+def _write_state(held: Held | None, draft: Path) -> list[Path]:
+    """Write the state of a query into a new folder. Returns the files."""
+    if held is None:
         return []
-    parts = packing.read_state(log, window, decision.query_id, decision.state)
-    return query_state.write(draft, decision.state, parts)
+    parts = packing.read_state(held.log, held.window, held.query_id, held.state)
+    return query_state.write(draft, held.state, parts)
 
 
 @dataclass(frozen=True)
@@ -255,18 +265,20 @@ def decide(
         # Without a log, keep the id that an earlier call drew for the query.
         return Decision(folder.query_of(target) or query_id, last, None, {})
     origin = entry.origin if entry else None
-    held = None
+    begin = log
     if base is None:
-        files = {
-            file: query_state.moved(file, data, target) for file, data in _files(log, state).items()
-        }
-        held = entry.state if entry else None
+        files = _files(log, state)
     else:
         origin = base.origin
-        files = _files(base.log, _forked(base), base.files)
+        begin, state = base.log, _forked(base)
+        files = _files(begin, state, base.files)
         assert forking is not None
         check_files(base, files, ignore_missing=forking.fork.ignore_missing_files)
         why = f"{why}; the query begins {carry.beginning(origin)}"
+    held = None
+    if state.entry is not None and state.entry.state is not None:
+        held = Held(begin, state.window, state.query_id, state.entry.state)
+        files = {file: query_state.moved(file, data, target) for file, data in files.items()}
     own = {
         names.METADATA: b'{"id":"%s"}' % query_id.encode(),
         names.OWNER: folder.owner_text(Owner(log.identity, log_id, name, origin)),

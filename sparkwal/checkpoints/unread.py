@@ -31,21 +31,26 @@ def check_files(base: Base, files: Mapping[str, bytes], *, ignore_missing: bool)
     Raises:
         OptionError: a file is missing.
     """
-    begin = _listed(files, base.origin.batch_id)
+    batch_id = base.origin.batch_id
+    begin = _listed(files, batch_id)
     if not begin:
         return
+    if base.entry.state is not None:
+        # A fork of a stateful query reads the input of that microbatch again.
+        before = _listed(files, batch_id - 1)
+        begin = {source: before.get(source, -1) for source in begin}
     query = base.origin.name
     try:
-        newest = _newest_files(base, files)
+        newest = {**files, **_newest_files(base, files)}
     except InvalidLogError as damage:
         reason = f"the newest checkpoint of the forked query cannot be read: {damage}"
         events.emit(events.ForkNotChecked(base.log.url, query, reason))
         return
-    missing = sorted(
-        path
-        for source, path, number in listed_files(newest)
-        if number > begin.get(source, number) and is_missing(path)
-    )
+    # A compacted list repeats those before it.
+    unread = {
+        path for source, path, number in listed_files(newest) if number > begin.get(source, number)
+    }
+    missing = sorted(filter(is_missing, unread))
     if not missing:
         return
     shown = ", ".join(missing[:_NAMED])

@@ -167,7 +167,8 @@ class Checkpoint:
     @property
     def is_whole(self) -> bool:
         """Whether this record and earlier ones carry all files of the checkpoint."""
-        return not self.reason and not self.too_large
+        is_copied = self.state is None or self.state.base != 0
+        return not self.reason and not self.too_large and is_copied
 
     @property
     def too_large(self) -> list[str]:

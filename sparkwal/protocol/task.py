@@ -71,6 +71,7 @@ class TaskAttempt:
         attempt: unique to this attempt of the task under this plan.
         is_retry: an attempt of this task ran before, so the content of a large object is computed
             to compare it.
+        forked_after: the last microbatch whose rows the log has from which the query was forked.
     """
 
     query_id: str
@@ -79,6 +80,7 @@ class TaskAttempt:
     run_id: str = ""
     attempt: int = 0
     is_retry: bool = False
+    forked_after: int = -1
 
 
 def write_partition(
@@ -120,7 +122,8 @@ def write_partition(
     # Spark repeats the microbatch after a lost reply or from another checkpoint. The commit
     # compares the rows.
     # SAFETY(replay-writes-nothing) §6: a task of a microbatch that the log has writes nothing
-    if batch_id <= last_batch(open_log, plan.progress(), query_id):
+    # SAFETY(fork-repeats) §12: a fork writes no row of a microbatch that it repeats for its state
+    if batch_id <= max(task.forked_after, last_batch(open_log, plan.progress(), query_id)):
         repeated = (schema.conform(batch, target) for batch in batches)
         return replace(result, content=Content.of(repeated))
     conformed = (schema.conform(batch, target) for batch in batches if batch.num_rows)

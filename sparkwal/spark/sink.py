@@ -80,6 +80,7 @@ class _Writer(PickledByValue):
         self.spark_schema = spark_schema
         self.checkpoint = checkpoint
         self.plan: TaskPlan | None = None
+        self.forked_after = -1
 
     def __getstate__(self) -> dict[str, Any]:
         # Plan here, once. Spark pickles the writer twice for the tasks of a microbatch, and calls
@@ -89,7 +90,11 @@ class _Writer(PickledByValue):
             with readable_errors(pickling=True):
                 self.plan = self._make_plan()
         # Pickle only what tasks and commits need: every task waits until this is unpickled.
-        return {"options": self.options, "plan": self.plan}
+        return {
+            "options": self.options,
+            "plan": self.plan,
+            "forked_after": self.forked_after,
+        }
 
     def _make_plan(self) -> TaskPlan:
         log = open_log(self.options)
@@ -99,9 +104,9 @@ class _Writer(PickledByValue):
         path = folder.local_folder(self.checkpoint)
         owner = folder.owner_of(path) if path else None
         noted = log_of(path) if path and owner is None else None
-        # A fork begins with the commit of the microbatch before its first.
-        forked = owner.origin.batch_id if owner and owner.origin else -1
-        continues = path is not None and folder.latest(path, "commits") > forked
+        # A fork begins after this microbatch, or repeats it for its state.
+        self.forked_after = owner.origin.batch_id if owner and owner.origin else -1
+        continues = path is not None and folder.latest(path, "commits") > self.forked_after
         # A checkpoint folder that sparkwal built names its log. In another folder, the first plan
         # writes a note of its log.
         log_id = owner.log_id if owner else noted if continues else None
@@ -174,6 +179,7 @@ class _Writer(PickledByValue):
                 run_id=run_id,
                 attempt=context.taskAttemptId(),
                 is_retry=context.attemptNumber() > 0,
+                forked_after=self.forked_after,
             )
             result = write_partition(open_checked_log, plan, task, rows, limits)
         return Message(result)

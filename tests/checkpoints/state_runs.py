@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import pytest
 
 import sparkwal
 from sparkwal.checkpoints import folder, query_state
-from sparkwal.errors import DivergedCheckpointError, FencedError
+from sparkwal.checkpoints.forkable import carrying, not_carried
+from sparkwal.errors import DivergedCheckpointError, FencedError, OptionError
 from sparkwal.format import keys, schema
 from sparkwal.lifecycle.collecting.erasing import erase_rows
 from sparkwal.protocol import commit
@@ -319,16 +322,21 @@ class World:
 
     def read_rows(self) -> None:
         """Note the rows of each record before a collection takes them."""
-        head = find_head(self.log)
-        for record in live_records(LogView(self.log, head.window), 0, head.gap):
-            target = schema.to_arrow(record.spark_schema)
-            pieces = () if record.header.position in self.rows else pieces_of(self.log, record)
-            values = [
-                value
-                for batch in read_pieces(self.log, pieces, target)
-                for value in batch.column("v").to_pylist()
-            ]
-            self.rows.setdefault(record.header.position, values)
+        self.rows |= self.rows_of(self.log, but=self.rows)
+
+    @staticmethod
+    def rows_of(log: LogStore, *, but: Collection[int] = ()) -> dict[int, list[int]]:
+        """The rows of each record, but for those at these positions."""
+        head = find_head(log)
+        found: dict[int, list[int]] = {}
+        for record in live_records(LogView(log, head.window), 0, head.gap):
+            position = record.header.position
+            if position not in but:
+                target = schema.to_arrow(record.spark_schema)
+                pieces = pieces_of(log, record)
+                batches = [*read_pieces(log, pieces, target)]
+                found[position] = [v for batch in batches for v in batch.column("v").to_pylist()]
+        return found
 
     def check(self) -> None:
         """At last all files are read, on one machine after the other, which is new."""
@@ -351,6 +359,44 @@ class World:
         assert sorted(found) == sorted(first.values()), f"rows {found}"
         self.lose("m1")
         self.check_state(self.stream("m1", self.rebuilt(self.place("m1"))))
+        self.check_fork(first.values())
+
+    def check_fork(self, expected: Iterable[int]) -> None:
+        """A fork from a random position, which is killed now and then, reads all files after it."""
+        head = find_head(self.log)
+        entries = {
+            entry.position: entry
+            for record in live_records(LogView(self.log, WINDOW), 0, head.gap)
+            for entry in record.header.checkpoints.values()
+            if entry.position == record.header.position and entry.state is not None
+        }
+        gone = range(head.position) if self.store.collected else ()
+        named = named_records(self.log, head.live.header) if head.live else ()
+        kept = [p for p in entries if not carrying(entries[p]) & ({*gone} - {*named})]
+        at = self.random.choice(kept)
+        self.events.append(f"fork at {at} of {kept}")
+        fork = sparkwal.Fork(self.store.path("wal"), "orders", at, ignore_missing_files=True)
+        log = LogStore(self.store, "fork")
+        place = self.tmp / "fork"
+        if why := not_carried(entries[at]):
+            with pytest.raises(OptionError, match=re.escape(why)):
+                sparkwal.checkpoint(self.store.path("fork"), "new", folder=place, fork=fork)
+            return
+        is_done = False
+        while not is_done:
+            if self.random.random() < 0.3:
+                shutil.rmtree(place, ignore_errors=True)
+            sparkwal.checkpoint(self.store.path("fork"), "new", folder=place, fork=fork)
+            stream = replace(self.stream("fork", place), log=log, released=[0])
+            self.check_state(stream)
+            most = self.random.randint(1, 20)
+            moves = stream.moves(lambda: range(self.files), self.random.randint(1, 3))
+            reached = [*islice(moves, most)]
+            self.events.append(f"fork: {reached}")
+            is_done = len(reached) < most
+        before = [v for p, values in self.rows.items() if p <= at for v in values if v >= 0]
+        after = [v for values in self.rows_of(log).values() for v in values]
+        assert sorted(before + after) == sorted(expected), f"rows {before} + {after}"
 
 
 def run(seed: int, tmp: Path) -> None:

@@ -130,10 +130,12 @@ class FileStream:
         clock = StoppedClock()
         limits = replace(LIMITS, inline_threshold=self.inline)
         batches = [rows(*(file for file in new if file not in self.hidden))]
+        owner = folder.owner_of(self.place)
+        forked_after = owner.origin.batch_id if owner and owner.origin else -1
         result = write_partition(
             lambda: self.log,
             tasks,
-            TaskAttempt(self.query_id, number, 0, run_id="run"),
+            TaskAttempt(self.query_id, number, 0, run_id="run", forked_after=forked_after),
             iter(batches),
             limits,
         )

@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 
 from sparkwal import CollectedError, OptionError
-from sparkwal.checkpoints import folder
+from sparkwal.checkpoints import folder, query_state
 from sparkwal.checkpoints.audit import Break, audit_log, complete_until
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.checkpoints.forkable import COLLECTED
 from sparkwal.checkpoints.queries import read_queries
-from sparkwal.format import keys
+from sparkwal.format import keys, limits
 from sparkwal.protocol import archive
 from sparkwal.protocol.archive import named_records
 from sparkwal.protocol.hint import Hints
 from sparkwal.protocol.recovery import find_head
 from sparkwal.reading.verification import verify_store
 from tests.checkpoints.forks import Logs, OffsetStream, fork_of
+from tests.checkpoints.stateful import StatefulStream
 from tests.protocol.query import Query
 from tests.reading.collected import collect, move_floor
 
@@ -136,6 +137,61 @@ def test_queries_names_the_first_position_after_a_collection(logs: Logs) -> None
         assert error.value.floor == orders.fork_from
     (then,) = (each for each in read_queries(log, floor) if each.name == "orders")
     assert (then.fork_from, then.not_forkable) == (None, COLLECTED)
+
+
+def test_queries_names_the_first_position_whose_large_state_is_complete(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large state begins with a copy that several records carry."""
+    place = logs.checkpoint("wal", "orders")
+    stream = StatefulStream(logs.log(), place, Hints("wal", logs.tmp / "hints"))
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "STATE", 100)
+        patch.setattr(query_state, "PART", 20)
+        patch.setattr(query_state, "PARTS", 4)
+        stream.run(range(6))
+        # The folder begins to carry its state anew.
+        (place / "sparkwal-state.json").unlink()
+        stream.run(range(16))
+    (orders,) = read_queries(logs.log())
+    assert orders.fork_from is not None and orders.fork_until is not None
+    accepted = forkable(logs)
+    assert {*range(orders.fork_from, orders.fork_until + 1)} <= {*accepted}
+    assert orders.fork_from - 1 not in accepted and orders.fork_from > 8
+
+
+@pytest.mark.parametrize("small", [2**18, 200])
+def test_queries_names_the_positions_whose_state_a_collection_left(
+    logs: Logs, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state at a position may lie in records before it, and a newer copy replaces them."""
+    monkeypatch.setattr(query_state, "SMALL", small)
+    hints = Hints("wal", logs.tmp / "hints")
+
+    def run(files: int) -> None:
+        StatefulStream(logs.log(), logs.checkpoint("wal", "orders"), hints).run(range(files))
+
+    run(6)
+    other = Query(logs.store, Hints("wal", logs.tmp / "other"))
+    for number in range(1100):
+        other.microbatch(number, (number,))
+    log = logs.log()
+    floor = move_floor(log, find_head(log).gap).floor
+    run(20)
+    head = find_head(log)
+    assert head.live is not None
+    collect(log, floor, kept=named_records(log, head.live.header))
+    orders = next(each for each in read_queries(log) if each.name == "orders")
+    assert orders.fork_from is not None
+    is_replaced = small == 200
+    assert (orders.fork_from > floor) == is_replaced
+    for at in range(floor, head.gap):
+        fork = fork_of(at)
+        if at >= orders.fork_from:
+            logs.checkpoint(f"new-{at}", "new", fork=fork)
+        else:
+            with pytest.raises(CollectedError, match=f"position from {orders.fork_from} on"):
+                logs.checkpoint("none", "new", fork=fork)
 
 
 def test_queries_shows_the_others_if_the_record_of_one_is_damaged(logs: Logs) -> None:

@@ -88,6 +88,13 @@ MUTATIONS = [
         "        pass\n",
     ),
     Mutation(
+        "fork-repeats",
+        _STATEFUL,
+        "protocol/task.py",
+        "max(task.forked_after, last_batch(open_log, plan.progress(), query_id))",
+        "last_batch(open_log, plan.progress(), query_id)",
+    ),
+    Mutation(
         "same-offsets",
         _AS_IT_IS,
         "checkpoints/carry.py",

@@ -23,7 +23,7 @@ MUTATIONS = [
         "replay-writes-nothing",
         "two lives of one query, every fault",
         "protocol/task.py",
-        "if batch_id <= last_batch(open_log, plan.progress(), query_id):",
+        "if batch_id <= max(task.forked_after, last_batch(open_log, plan.progress(), query_id)):",
         "if False:",
     ),
     Mutation(

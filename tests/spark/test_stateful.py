@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import sparkwal
-from sparkwal.errors import InvalidLogError, OptionError
+from sparkwal import Log
+from sparkwal.errors import InvalidLogError
 from tests.spark.queries import append, commits, lose_last
 
 pytestmark = pytest.mark.spark
@@ -121,6 +122,7 @@ class Stream:
         self.source.mkdir(exist_ok=True)
         self.query = query
         self.files = 0
+        self.fork: sparkwal.Fork | None = None
 
     @property
     def place(self) -> Path:
@@ -150,11 +152,11 @@ class Stream:
     def run(self) -> None:
         reader = self.spark.readStream.schema("id BIGINT, at TIMESTAMP")
         rows = reader.option("maxFilesPerTrigger", 1).json(str(self.source))
-        place = sparkwal.checkpoint(str(self.log), "q", folder=self.place)
+        place = sparkwal.checkpoint(str(self.log), "q", folder=self.place, fork=self.fork)
         append(self.query(rows), self.log, Path(place))
 
-    def ids(self) -> Counter[int]:
-        return Counter(sparkwal.Log(str(self.log)).to_pandas()["id"])
+    def ids(self, until: int | None = None) -> Counter[int]:
+        return Counter(Log(str(self.log)).to_pandas(end=until)["id"])
 
 
 @pytest.mark.parametrize("query, configured", CASES, indirect=["configured"])
@@ -228,11 +230,55 @@ def test_the_partitions_of_a_state_stay_those_of_its_first_plan(
     assert set(stream.ids().values()) == {1}
 
 
-@pytest.mark.parametrize("configured", ["hdfs"], indirect=True)
-def test_a_stateful_query_is_not_forked(configured: SparkSession, tmp_path: Path) -> None:
-    stream = Stream(configured, tmp_path, distinct)
+def forked(stream: Stream, at: int) -> Stream:
+    """The query of a log of its own that begins at a position of the stream's log."""
+    other = Stream(stream.spark, stream.folder, stream.query)
+    other.log = stream.folder / f"fork-at-{at}"
+    other.machine = 1000 * (at + 1)
+    other.fork = sparkwal.Fork(str(stream.log), "q", at=at)
+    return other
+
+
+@pytest.mark.parametrize("query, configured", CASES, indirect=["configured"])
+def test_a_fork_continues_with_the_state_of_its_place(
+    configured: SparkSession, tmp_path: Path, query: str
+) -> None:
+    stream = Stream(configured, tmp_path, QUERIES[query])
+    stream.add(5)
+    stream.run()
+    last = Log(str(stream.log)).head()
+    assert last is not None
+    (info,) = Log(str(stream.log)).queries()
+    assert (info.fork_from, info.fork_until) == (1, last.position)
+    at = last.position // 2
+    fork = forked(stream, at)
+    fork.run()
+    fork.lose_machine()
     stream.add(2)
     stream.run()
-    fork = sparkwal.Fork(str(stream.log), name="q", at=2)
-    with pytest.raises(OptionError, match="stateful.*cannot be forked"):
-        sparkwal.checkpoint(str(tmp_path / "other"), "new", folder=tmp_path / "new", fork=fork)
+    fork.run()
+    assert stream.ids(until=at) + fork.ids() == stream.ids()
+    assert fork.ids()
+
+
+@pytest.mark.parametrize("configured", ["hdfs"], indirect=True)
+def test_a_fork_at_the_last_position_repeats_a_microbatch_and_writes_none_of_its_rows(
+    configured: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(configured, tmp_path, distinct)
+    stream.add(3)
+    stream.run()
+    last = Log(str(stream.log)).head()
+    assert last is not None
+    fork = forked(stream, last.position)
+    fork.run()
+    assert not fork.log.exists() or not fork.ids()
+    # Nothing of the fork is in its log yet: the folder, and another machine, begin again.
+    fork.run()
+    fork.lose_machine()
+    fork.run()
+    stream.add(2)
+    stream.run()
+    fork.run()
+    assert stream.ids(until=last.position) + fork.ids() == stream.ids()
+    assert set(stream.ids().values()) == {1}
