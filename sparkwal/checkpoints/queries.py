@@ -39,6 +39,8 @@ class QueryInfo:
             records between them are not read: a damaged one is found by the fork that needs it.
         not_forkable: the reason if it cannot be forked at the last position, or "".
         origin: the place from which it was forked, or None.
+        state_bytes: the bytes of its state that a rebuild reads: the last copy, and the changes
+            since. 0 for a query without state.
     """
 
     name: str
@@ -52,6 +54,7 @@ class QueryInfo:
     fork_until: int | None
     not_forkable: str
     origin: Origin | None
+    state_bytes: int = 0
 
 
 def read_queries(
@@ -64,7 +67,8 @@ def read_queries(
     """Read the queries of a log at its end, at a position or at a moment.
 
     It costs 2 LIST, 1 GET for head and floor each, and 1 GET for each query. A query that needs
-    records before the floor, or that an older version wrote, costs log₂ n GETs more.
+    records before the floor, keeps a state above one, or that an older version wrote, costs log₂ n
+    GETs more.
 
     Args:
         log: the log.
@@ -120,6 +124,7 @@ def read_queries(
                 fork_until=None if reason else last,
                 not_forkable=reason,
                 origin=entry.origin,
+                state_bytes=entry.state.base_bytes + entry.state.since if entry.state else 0,
             )
         )
     return sorted(queries, key=lambda query: query.position)

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -144,8 +144,12 @@ def prepare_checkpoint(
     options: Mapping[str, object],
     fork: Fork | None = None,
     files_under: Sequence[str] = (),
+    done: Callable[[int, int], None] = lambda _read, _all: None,
 ) -> tuple[Path, Decision]:
-    """Do the work of `checkpoint`. Returns the folder, and why it was rebuilt or used."""
+    """Do the work of `checkpoint`. Returns the folder, and why it was rebuilt or used.
+
+    `done` is called with the number of the state's records that were read, and of all.
+    """
     sink_options = from_keywords(SinkOptions, path, options)
     sink_options = dataclasses.replace(sink_options, path=absolute(sink_options.path))
     check_name(name)
@@ -165,7 +169,7 @@ def prepare_checkpoint(
                 sweep(target)
             else:
                 check_listed(decision.files, files_under, (sink_options.path, str(target)))
-                replace(target, decision.files, partial(_write_state, decision.held))
+                replace(target, decision.files, partial(_write_state, decision.held, done))
     except OSError as error:
         # The rename fails also if a volume is mounted at the folder itself.
         raise OptionError(
@@ -184,12 +188,19 @@ def prepare_checkpoint(
     return target, decision
 
 
-def _write_state(held: Held | None, draft: Path) -> list[Path]:
+def _write_state(held: Held | None, done: Callable[[int, int], None], draft: Path) -> list[Path]:
     """Write the state of a query into a new folder. Returns the files."""
     if held is None:
         return []
-    parts = packing.read_state(held.log, held.window, held.query_id, held.state)
-    return query_state.write(draft, held.state, parts)
+    state = held.state
+    parts = packing.read_state(held.log, held.window, held.query_id, state)
+
+    def counted() -> Iterator[tuple[str, bytes]]:
+        for number, part in enumerate(parts, 1):
+            yield part
+            done(number, len(state.positions))
+
+    return query_state.write(draft, state, counted())
 
 
 @dataclass(frozen=True)

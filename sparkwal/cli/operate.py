@@ -10,7 +10,7 @@ from rich.console import Console
 from sparkwal.checkpoints import rebuild
 from sparkwal.cli import lifecycle_flags
 from sparkwal.cli.flags import as_json, takes_log, takes_logs
-from sparkwal.cli.open_logs import no_log
+from sparkwal.cli.open_logs import no_log, progress
 from sparkwal.cli.output import print_json, table
 from sparkwal.errors import SparkWalError, escape
 from sparkwal.format.lifecycle_record import LogInChain, Target
@@ -40,15 +40,19 @@ def checkpoint(
     """NAME is the name that you pass to sparkwal.checkpoint, or the query's id. The command prints
     the folder. It does not change a folder that matches the end of the log. It rebuilds a folder
     that is missing, torn, old or of another log. It refuses a folder that holds anything else, and
-    a query whose checkpoint is not in the log: stateful, started on a remote checkpointLocation, or
-    too large. Stop the query, and run this on the machine of its driver.
+    a query whose checkpoint is not in the log: started on a remote checkpointLocation, or too
+    large. Stop the query, and run this on the machine of its driver.
 
     \b
     sparkwal checkpoint s3://bucket/wal orders
 
-    Requests: 1 LIST and a few GETs. Writes only to this machine's disk.
+    Requests: 1 LIST and a few GETs; 1 GET for each record that carries a part of a query's state.
+    Writes only to this machine's disk.
     """
-    checkpoint_folder, decision = rebuild.prepare_checkpoint(path, name, folder, log_options)
+    with progress("checkpoint") as done:
+        checkpoint_folder, decision = rebuild.prepare_checkpoint(
+            path, name, folder, log_options, done=done
+        )
     if as_json:
         print_json(
             {
@@ -61,9 +65,9 @@ def checkpoint(
         )
         return
     click.echo(checkpoint_folder)
-    done = f"rebuilt: {escape(decision.why)}" if decision.why else "unchanged"
+    what = f"rebuilt: {escape(decision.why)}" if decision.why else "unchanged"
     last = f"its last batch is {decision.batch_id}" if decision.batch_id >= 0 else "it has no batch"
-    click.echo(f"{done}; {last}", err=True)
+    click.echo(f"{what}; {last}", err=True)
 
 
 @click.command("collect", epilog=lifecycle_flags.EXIT_CODES)

@@ -14,7 +14,7 @@ from sparkwal.checkpoints.queries import QueryInfo, read_queries
 from sparkwal.cli.exit_codes import Failed, Refused
 from sparkwal.cli.flags import EXAMPLES, as_json, moment_ms, takes_log
 from sparkwal.cli.open_logs import Damage, no_log
-from sparkwal.cli.output import moment, print_json, table
+from sparkwal.cli.output import moment, print_json, size, table
 from sparkwal.errors import InvalidLogError, escape
 from sparkwal.format.keys import ROOT
 from sparkwal.options.open import open_log
@@ -61,7 +61,11 @@ def queries(
     if as_json:
         print_json({"path": parsed.log_path, "queries": [_document(info) for info in infos]})
     elif infos:
-        table([_row(info) for info in infos], f"{parsed.log_path}: queries")
+        rows = [_row(info) for info in infos]
+        if any(info.state_bytes for info in infos):
+            for row, info in zip(rows, infos, strict=True):
+                row["state"] = size(info.state_bytes)
+        table(rows, f"{parsed.log_path}: queries")
     else:
         click.echo(_NO_QUERY)
     damage.check("considered")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.hint import Hints
 from tests.checkpoints.forks import OffsetStream
+from tests.checkpoints.stateful import StatefulStream
 from tests.logs import append
 
 
@@ -51,6 +53,21 @@ def test_queries(path: str) -> None:
     assert then["sources"] == {"0": {"orders": {"0": 4}}}
     code, text = run("queries", path)
     assert code == 0 and "orders[0=6]" in text and "1…3" in text
+
+
+def test_queries_names_the_size_of_a_state(path: str, tmp_path: Path) -> None:
+    assert "state" not in run("queries", path)[1]
+    log = open_log(from_keywords(SourceOptions, path, {}))
+    place = tmp_path / "stateful"
+    sparkwal.checkpoint(path, "unique", folder=place)
+    StatefulStream(log, place, Hints("wal", tmp_path / "hints")).run(range(4))
+    _, unique = documents("queries", path)["queries"]
+    code, text = run("queries", path)
+    assert code == 0 and "state" in text and f"{unique['state_bytes']} B" in text
+    shutil.rmtree(place)
+    assert run("checkpoint", path, "unique", "--to", str(place))[0] == 0
+    read = sum(file.stat().st_size for file in place.rglob("state/[0-9]*/[0-9]*/*.*"))
+    assert read == unique["state_bytes"]
 
 
 def test_queries_at_a_wrong_place(path: str, tmp_path: Path) -> None:
