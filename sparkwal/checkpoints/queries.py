@@ -103,31 +103,45 @@ def read_queries(
     if not kept.holds(header.position):
         raise _not_there(log, last)
     _check_positions(log, entries)
-    queries = []
-    for query_id, entry in entries.items():
-        batch_id, timestamp_ms = txns.get(query_id, (-1, 0))
-        sources, fault = _sources(log, head.window, query_id, batch_id, entry)
-        reason = not_forkable(log, head.window, query_id, entry, kept)
-        if fault is not None and not reason:
-            reason = str(fault)
-        begin = None if reason else first_forkable(log, head, query_id, entry, kept, last)
-        queries.append(
-            QueryInfo(
-                name=entry.name or query_id,
-                query_id=query_id,
-                batch_id=batch_id,
-                position=entry.position,
-                timestamp_ms=timestamp_ms,
-                rows=entry.rows,
-                sources=sources,
-                fork_from=begin,
-                fork_until=None if reason else last,
-                not_forkable=reason,
-                origin=entry.origin,
-                state_bytes=entry.state.base_bytes + entry.state.since if entry.state else 0,
-            )
-        )
+    queries = [
+        _info(log, head, query_id, entry, kept, last=last, wrote=txns.get(query_id, (-1, 0)))
+        for query_id, entry in entries.items()
+    ]
     return sorted(queries, key=lambda query: query.position)
+
+
+def _info(
+    log: LogStore,
+    head: Head,
+    query_id: str,
+    entry: Checkpoint,
+    kept: Kept,
+    *,
+    last: int,
+    wrote: tuple[int, int],
+) -> QueryInfo:
+    """One query. `last` is the last position that counts, `wrote` its last transaction."""
+    batch_id, timestamp_ms = wrote
+    sources, fault = _sources(log, head.window, query_id, batch_id, entry)
+    reason = not_forkable(log, head.window, query_id, entry, kept)
+    if fault is not None and not reason:
+        reason = str(fault)
+    begin = None if reason else first_forkable(log, head, query_id, entry, kept, last)
+    state = entry.state
+    return QueryInfo(
+        name=entry.name or query_id,
+        query_id=query_id,
+        batch_id=batch_id,
+        position=entry.position,
+        timestamp_ms=timestamp_ms,
+        rows=entry.rows,
+        sources=sources,
+        fork_from=begin,
+        fork_until=None if reason else last,
+        not_forkable=reason,
+        origin=entry.origin,
+        state_bytes=state.base_bytes + state.since if state else 0,
+    )
 
 
 def _queries_in(
