@@ -14,8 +14,8 @@ import pytest
 
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.format.schema import from_arrow
-from sparkwal.lifecycle.merging.keyed import older_rows
-from sparkwal.lifecycle.merging.merged_rows import merged
+from sparkwal.lifecycle.merging.keyed import older_rows, winners
+from sparkwal.lifecycle.merging.merged_rows import merged, merged_winners
 from sparkwal.reading.metadata import COLUMNS, name_text
 from tests.lifecycle.lakes import Lake
 from tests.lifecycle.partial_cases import CASES, LATE
@@ -41,8 +41,11 @@ SCHEMA = pa.schema(
 IN_TABLE = SCHEMA.remove(SCHEMA.get_field_index(COLUMNS))
 
 
-def random_row(random_: random.Random, number: int) -> Row:
-    has = ["k", "n", "gone", *(name for name in PARTIAL[:2] if random_.random() < 0.5)]
+def random_row(random_: random.Random, number: int, has: Iterable[str] | None = None) -> Row:
+    """A row whose record has k, n, gone and these of PARTIAL; without them some but `own`."""
+    if has is None:
+        has = [name for name in PARTIAL[:2] if random_.random() < 0.5]
+    has = ["k", "n", "gone", *has]
     row = {
         "k": random_.choice([1, 2, None]),
         "n": random_.choice([None, -0.0, 0.0, 1.0, 2.0, NAN]),
@@ -56,7 +59,12 @@ def random_row(random_: random.Random, number: int) -> Row:
 
 
 def by_arrow(
-    before: Iterable[Row], tail: list[Row], by: str, deleted: Iterable[tuple[Any, Any]] = ()
+    before: Iterable[Row],
+    tail: list[Row],
+    by: str,
+    deleted: Iterable[tuple[Any, Any]] = (),
+    *,
+    only_winners: bool = False,
 ) -> list[Row]:
     """The table's rows after a MERGE of these rows of the log.
 
@@ -65,8 +73,13 @@ def by_arrow(
         tail: the rows of the log, with COLUMNS.
         by: the column whose greater value wins, or "".
         deleted: the tombstones: keys and their sequences.
+        only_winners: merge only the winning row of each key.
     """
     rows = pa.Table.from_pylist(tail, SCHEMA)
+    merge = merged
+    if only_winners:
+        rows = winners(rows.to_batches(), SCHEMA, ["k"], by)
+        merge = merged_winners
     table = pa.Table.from_pylist([*before], IN_TABLE)
     deletes = rows["gone"]
     if by:
@@ -74,7 +87,7 @@ def by_arrow(
         tombstones = pa.Table.from_pylist(pairs, IN_TABLE)
         counts = pc.or_(deletes, pc.invert(older_rows(tombstones.to_batches(), rows, ["k"], by)))
         rows, deletes = rows.filter(counts), deletes.filter(counts)
-    batches = merged(table.to_batches(), rows, deletes, ["k"], by)
+    batches = merge(table.to_batches(), rows, deletes, ["k"], by)
     return pa.Table.from_batches(batches, IN_TABLE).to_pylist()
 
 
@@ -138,6 +151,30 @@ def test_a_range_is_the_same_as_one_range_for_each_row(seed: int, by: str) -> No
         for row in tail:
             has = [name for name in IN_TABLE.names if name_text(name) in row[COLUMNS]]
             model.apply({name: row[name] for name in has})
+        assert counted(found) == counted([*model.rows.values()])
+
+
+@pytest.mark.parametrize("by", ["", "n"])
+@pytest.mark.parametrize("seed", range(30))
+def test_the_winning_rows_suffice_if_all_records_have_the_same_columns(seed: int, by: str) -> None:
+    random_ = random.Random(seed)
+    model = Model("k", by)
+    for key in (1, None):
+        model.apply({"k": key, "n": 1.0, "gone": False, "v": 0, "w": [0], "own": "own"})
+    for first in range(0, 60, 10):
+        # A row may delete another only if the records have all columns of the table.
+        deletes = random_.random() < 0.5
+        has = PARTIAL if deletes else [name for name in PARTIAL if random_.random() < 0.5]
+        rows = range(first, first + random_.randrange(1, 9))
+        tail = [random_row(random_, number, has) for number in rows]
+        if not deletes:
+            tail = [{**row, "gone": False} for row in tail]
+        before, tombstones = model.rows.values(), model.tombstones.items()
+        found = by_arrow(before, tail, by, tombstones, only_winners=True)
+        for row in tail:
+            model.apply(
+                {name: row[name] for name in IN_TABLE.names if name_text(name) in row[COLUMNS]}
+            )
         assert counted(found) == counted([*model.rows.values()])
 
 

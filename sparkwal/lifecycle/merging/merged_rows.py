@@ -61,8 +61,7 @@ def merged(
 
     Args:
         batches: the table's rows, with the columns of `rows` but COLUMNS.
-        rows: rows of the log in its order, with COLUMNS. If all records have the same columns, the
-            winning row of each key suffices.
+        rows: rows of the log in its order, with COLUMNS.
         deletes: which of them delete their key.
         keys: the key columns.
         sequence_by: the column whose greater value wins, or "".
@@ -89,6 +88,44 @@ def merged(
     others = log.filter(pc.invert(pc.is_in(log[_KEY], value_set=in_table)))
     nothing = others.slice(0, 0).drop_columns([COLUMNS, _DELETES])
     yield from _replaced(nothing, others, sequence_by).to_batches()
+
+
+def merged_winners(
+    batches: Iterable[pa.RecordBatch],
+    rows: pa.Table,
+    deletes: pa.ChunkedArray,
+    keys: Sequence[str],
+    sequence_by: str,
+) -> Iterator[pa.RecordBatch]:
+    """As `merged`, if all records have the same of these columns: then the last row decides.
+
+    So it needs one row of each key, as of `winners`, and takes a third of the time.
+    """
+    if not rows.num_rows:
+        yield from batches
+        return
+    in_record = rows[COLUMNS][0].as_py()
+    log = rows.drop_columns([COLUMNS])
+    kept = [name for name in log.column_names if name_text(name) not in in_record]
+    index = KeyIndex(log, keys)
+    stays = pc.invert(deletes)
+    in_table = pa.array([], pa.int32())
+    for part in gathered(batches, PART_BYTES, PART_ROWS):
+        found = index.find(part)
+        in_table = pa.concat_arrays([in_table, pc.unique(found.drop_null())])
+        is_replaced = found.is_valid()
+        if sequence_by:
+            is_older = is_later(part[sequence_by], log[sequence_by].take(found))
+            is_replaced = pc.and_(is_replaced, pc.invert(is_older))
+        yield from part.filter(pc.invert(is_replaced)).to_batches()
+        is_written = pc.and_(is_replaced, stays.take(found))
+        after = log.take(found.filter(is_written))
+        for name in kept:
+            place = after.column_names.index(name)
+            after = after.set_column(place, after.field(place), part[name].filter(is_written))
+        yield from after.to_batches()
+    is_new = pc.invert(pc.is_in(pa.array(range(log.num_rows), pa.int32()), value_set=in_table))
+    yield from log.filter(pc.and_(is_new, stays)).to_batches()
 
 
 def _replaced(before: pa.Table, log: pa.Table, sequence_by: str) -> pa.Table:
