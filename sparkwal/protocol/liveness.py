@@ -107,19 +107,16 @@ def report_passed(log: LogStore, torn: Iterable[TornRecord]) -> None:
         events.emit(events.TornRecordPassed(log.url, record.position, record.size))
 
 
-def passed_by(view: LogView, torn: TornRecord) -> SlotRecord | None:
-    """Look for the leader record that passes over a torn record: a GET for each slot after it.
+def later_slots(view: LogView, start: int) -> Iterator[Slot]:
+    """Read the slots from a position on up to the first empty one, with a GET for each.
 
-    A damaged record among them decides nothing, and the search goes on after it.
-
-    Returns:
-        The leader record; None as long as the log ends before the torn record.
+    A damaged record decides nothing about a torn one, so this goes on after it.
 
     Raises:
-        InvalidLogError: the torn record was complete once, or no intact record decides.
+        InvalidLogError: a record was damaged, and all slots are read.
     """
     damage: InvalidLogError | None = None
-    for position in count(torn.position + 1):
+    for position in count(start):
         try:
             slot = read_any(view.log, position, view.window, GLANCE)
         except InvalidLogError as error:
@@ -127,12 +124,25 @@ def passed_by(view: LogView, torn: TornRecord) -> SlotRecord | None:
             continue
         if slot is None:
             break
+        yield slot
+    if damage is not None:
+        raise damage
+
+
+def passed_by(view: LogView, torn: TornRecord) -> SlotRecord | None:
+    """Look for the leader record that passes over a torn record: a GET for each slot after it.
+
+    Returns:
+        The leader record; None as long as the log ends before the torn record.
+
+    Raises:
+        InvalidLogError: the torn record was complete once, or no intact record decides.
+    """
+    for slot in later_slots(view, torn.position + 1):
         if isinstance(slot, SlotRecord):
             if passes(slot.header, torn):
                 return slot
             check_torn(slot.header, torn)
-    if damage is not None:
-        raise damage
     return None
 
 

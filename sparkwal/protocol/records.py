@@ -3,13 +3,13 @@ time."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from itertools import count, islice
+from itertools import islice
 from types import MappingProxyType
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader, LeaderHeader
-from sparkwal.protocol.liveness import Run, last_live, passed_by, report_passed, run_to
+from sparkwal.protocol.liveness import Run, last_live, later_slots, passed_by, report_passed, run_to
 from sparkwal.protocol.missing import MissingRecord, check_log
 from sparkwal.protocol.slots import (
     GLANCE,
@@ -101,12 +101,16 @@ class Judge:
         try:
             return self.run.add(slot)
         except TornRecord:
-            report = self._view.damage.report
-            if report is None:
+            if self._view.damage.report is None:
                 raise
-            for torn in self.run.torn:
-                report(torn)
-            return [*self.run.give_up(), *self.run.add(slot)]
+            return [*self._given_up(), *self.run.add(slot)]
+
+    def _given_up(self) -> list[SlotRecord]:
+        """Report the torn records, and return the records after them that are live now."""
+        assert self.run is not None and self._view.damage.report is not None
+        for torn in self.run.torn:
+            self._view.damage.report(torn)
+        return self.run.give_up()
 
     def settled(self, end: int) -> Iterator[SlotRecord]:
         """Read the slots after a range that ends with torn records, until a record decides about
@@ -119,15 +123,22 @@ class Judge:
             The records before `end` that count.
 
         Raises:
-            InvalidLogError: the torn records were complete once.
+            InvalidLogError: the torn records were complete once, or no intact record decides; and
+                the policy reports no damage.
         """
-        for position in count(end):
-            if self.run is None or not self.run.torn:
-                return
-            slot = read_any(self._view.log, position, self._view.window, GLANCE)
-            if slot is None:
-                return
-            yield from (live for live in self._judged(slot) if live.header.position < end)
+        later = later_slots(self._view, end)
+        while self.run is not None and self.run.torn:
+            try:
+                slot = next(later, None)
+            except InvalidLogError:
+                if self._view.damage.report is None:
+                    raise
+                live = self._given_up()
+            else:
+                if slot is None:
+                    return
+                live = self._judged(slot)
+            yield from (record for record in live if record.header.position < end)
 
 
 def live_records(

@@ -174,6 +174,42 @@ def test_a_read_that_ends_at_a_cut_off_record_raises(
         seen(log, 0, 3)
 
 
+def damaged(store: MemoryStore, position: int) -> None:
+    """All bytes are there, but not those that were sent."""
+    store.objects[slot_key(position)] = b"<html>" * 1000
+
+
+@pytest.mark.parametrize("decides", [False, True])
+def test_a_read_that_continues_after_damage_ends_at_a_torn_record_before_it(
+    query: Query, store: Tearing, log: LogStore, decides: bool
+) -> None:
+    """The range ends with a torn record. The leader record after it is damaged, and a commit after
+    that decides, or nothing does.
+    """
+    torn_at_2(query, store)
+    query.restarted().microbatch(1, (2,))
+    damaged(store, 3)
+    if not decides:
+        del store.objects[slot_key(4)]
+    damage: list[InvalidLogError] = []
+    records = live_records(LogView(log, 1000, damage=DamagePolicy(report=damage.append)), 0, 3)
+    assert [record.header.position for record in records] == [0, 1]
+    assert [error.position for error in damage] == [2]
+    with pytest.raises(InvalidLogError) as caught:
+        seen(log, 0, 3)
+    assert caught.value.position == (2 if decides else 3)
+
+
+def test_a_damaged_record_before_the_leader_that_passes_over_a_torn_one_decides_nothing(
+    query: Query, store: Tearing, log: LogStore
+) -> None:
+    torn_at_2(query, store)
+    store.tear(3, 30)
+    assert query.restarted().microbatch(1, (2,)) == 5
+    damaged(store, 3)
+    assert seen(log, 0, 3) == [0, 1]
+
+
 @pytest.mark.proves("torn-planned-damage")
 def test_a_cut_off_head_with_data_in_the_next_window_is_damage(
     query: Query, store: Tearing
