@@ -26,7 +26,7 @@ class _Client(NamedTuple):
 
 
 # The most clients of a process. Each holds up to `max_pool_connections` connections.
-_MOST = 8
+MOST_CLIENTS = 8
 _clients: dict[S3Config, _Client] = {}
 _clients_lock = threading.Lock()
 
@@ -57,7 +57,7 @@ def _cached(config: S3Config) -> _Client:
             cached = _clients.get(config) or _new_client(config)
             _clients[config] = cached
             # Without a bound, a process that gets new keys every hour would collect clients.
-            if len(_clients) > _MOST:
+            if len(_clients) > MOST_CLIENTS:
                 # A thread that still uses the oldest client opens new connections.
                 _clients.pop(next(iter(_clients))).client.close()
     return cached

@@ -71,6 +71,16 @@ def window_bytes(wal: Appender) -> int:
     return size
 
 
+def set_pauses(wal: Appender, pauses: Any) -> None:
+    """Let the sender wait by `pauses`, instead of the event that ends it."""
+    _backend(wal).sender._ending = pauses
+
+
+def end_sender(wal: Appender) -> None:
+    """Send nothing any more. The journal still takes rows."""
+    _backend(wal).sender.end(None)
+
+
 def tickets_in_memory(wal: Appender) -> int:
     return len(_backend(wal).intake._tickets)
 

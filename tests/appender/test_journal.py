@@ -20,6 +20,7 @@ from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.view import LogView
 from sparkwal.store.base import LogStore, Transient
 from sparkwal.testing.memory import MemoryStore
+from tests.appender import inside
 from tests.appender.away import OutageStore, abandon, sound
 from tests.appender.faulty_store import PREFIX, FaultyStore, commits, stored
 from tests.journal.disk import MemoryFolder
@@ -183,7 +184,8 @@ def test_a_store_that_takes_no_rows_is_not_led_again_and_again(
             return real(key, body)
 
         monkeypatch.setattr(faulty, "put_if_absent", put)
-        pauses = wal._backend.sender._ending = ScriptedPauses()
+        pauses = ScriptedPauses()
+        inside.set_pauses(wal, pauses)
         wal.append(rows(0))
         until(lambda: len(pauses.asked) == pauses.most)
         assert pauses.asked == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]

@@ -10,6 +10,9 @@ import pytest
 from sparkwal import Appender, Log
 from sparkwal.appender.salvage import intact_rows
 from sparkwal.errors import InvalidLogError
+from sparkwal.options.open import open_log
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
 from sparkwal.testing.proxy import Fault, S3Proxy
 from tests.logs import until
 
@@ -68,7 +71,7 @@ def test_a_hole_in_the_log_leaves_the_journal_unchanged(
     named = {"producer_id": "p", "journal": str(journal), "batchSizeThreshold": 1}
     with Appender(path, SCHEMA, **named, **options) as wal:
         positions = [wal.append([{"v": value}]).result(60) for value in range(4)]
-    log = wal._log
+    log = open_log(from_keywords(SourceOptions, path, options))
     log.store.delete(log.key(2**64 - 1 - 1000 * positions[1]))
     before = held(journal)
     with pytest.raises(InvalidLogError, match=f"the record of position {positions[1]} is missing"):

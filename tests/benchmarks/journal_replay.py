@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from appender.inside import end_sender
+
 from benchmarks.journal_disk import MIB, open_journal, opened
 from benchmarks.measuring import SCHEMA, rows_of
 from sparkwal import Appender
-from sparkwal.appender.journal_backend import JournalBackend
 from sparkwal.journal.disk import DiskFolder
 from sparkwal.journal.journal import DEFAULT_SLOTS, NONE, Settings
 from sparkwal.journal.scanning import scan_folder
@@ -124,8 +125,7 @@ def _accept(journal: Path, size: int, megabytes: int) -> None:
     """Die with rows in a journal whose log, on the disk too, has none of them."""
     rows = rows_of(size - 200)
     wal = _appender(journal)
-    assert isinstance(wal._backend, JournalBackend)
-    wal._backend.sender.end(None)
+    end_sender(wal)
     for _ in range(megabytes * 10**6 // rows.serialize().size):
         wal.append(rows)
     os._exit(0)

@@ -26,10 +26,10 @@ from sparkwal.format.header import (
     Header,
     Inline,
     LeaderHeader,
-    _from_document,
     check_parts,
     crc_hex,
     from_metadata,
+    parse_text,
     to_json,
 )
 from tests.headers import COMMIT, DATA, LEADER, POSITION, SPARK_SCHEMA, WINDOW, golden, plain
@@ -130,7 +130,7 @@ def decode(text: bytes) -> Header:
 def test_a_header_survives_encoding_and_decoding(header: Header) -> None:
     text = to_json(header)
     document = json.loads(text)
-    back = _from_document(document, "test")
+    back = parse_text(text, "test")
     assert back == header
     assert to_json(back) == text
     # 64-bit numbers would lose digits in JavaScript and jq.

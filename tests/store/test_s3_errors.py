@@ -537,9 +537,9 @@ def test_a_client_whose_keys_were_replaced_is_closed_and_dropped(stub: Stub) -> 
             found.close = lambda: closed.append(number)  # type: ignore[method-assign]
             return weakref.ref(found)
 
-    made = [client(number) for number in range(s3_client._MOST + 1)]
+    made = [client(number) for number in range(s3_client.MOST_CLIENTS + 1)]
     gc.collect()
-    assert [each() is None for each in made] == [True] + [False] * s3_client._MOST
+    assert [each() is None for each in made] == [True] + [False] * s3_client.MOST_CLIENTS
     assert closed == [0]
 
 
