@@ -108,9 +108,6 @@ class DeltaRsTable(_DeltaRs):
         self.tombstones = DeltaRsTombstones(self) if target.keeps_tombstones else None
         self.last_read: dict[str, object] = {}
 
-    def check_rows(self, promise: Promise, spark_schema: str) -> None:
-        """It takes any row."""
-
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self._create(schema.to_arrow(spark_schema))
         if self.tombstones is not None:

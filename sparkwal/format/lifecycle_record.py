@@ -35,7 +35,7 @@ NO_TABLE_VERSION = -1
 # table in the list of tables.
 _OF_LOGS = ("log_id", "cut", "to", "floor")
 # The same, with the logs only whose value is not 0. An empty one is left out.
-_OF_SOME_LOGS = ("without_rows", "unreadable")
+_OF_SOME_LOGS = ("without_rows", "unreadable", "refused_ms", "tried_ms")
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,9 @@ class LogInChain:
             needs it.
         unreadable: the number of the range that was given up because this log could not be read; 0
             since a range of it was done.
+        refused_ms: the time when the table first refused a range of this log alone, in milliseconds
+            since 1970; 0 since a range of it was done.
+        tried_ms: the time when it did so last.
     """
 
     log_id: str
@@ -106,6 +109,8 @@ class LogInChain:
     table: str = ""
     without_rows: Whole = 0
     unreadable: Whole = 0
+    refused_ms: Whole = 0
+    tried_ms: Whole = 0
 
     @property
     def is_open(self) -> bool:

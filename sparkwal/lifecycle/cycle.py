@@ -6,12 +6,15 @@ The intent fixes the range before the first row is written, so every process wri
 The table's transaction (log_id, k) prevents a second write. A range is done after the table was
 read again and holds it. Any process can finish a range that a crashed process left open.
 
-A promised range must reach the table, or be given up. So each log is checked before the promise. Of
-several logs, a log that does not fit is left out: it stops no other.
+A promised range must reach the table, or be given up. So the columns of each log are checked before
+the promise. Only the table decides whether it takes the rows. If it refuses those of several logs,
+the range is given up, and each half of the logs gets a range of its own, until the logs are found
+whose rows it refuses. A log that does not fit, or is refused, stops no other.
 """
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from sparkwal import events
@@ -20,6 +23,7 @@ from sparkwal.format import schema
 from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle_record import (
     ChainRecord,
+    LogInChain,
     OpenRange,
     Promise,
     TableInChain,
@@ -60,6 +64,10 @@ _VERSIONS = 20
 CONFLICTS = 8
 # The first pause after such a conflict, in seconds.
 _FIRST_PAUSE = 0.5
+# A log whose rows the table refused is tried again after this time, and then more and more rarely.
+_SHORTEST_WAIT_MS = 60_000
+# After so many refused logs, and none that the table took, a run ends: the rows are not the cause.
+_MOST_REFUSED = 8
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,8 @@ class Cycle:
         record: the newest record of the chain.
         errors: of other logs, whose open ranges this run could not finish.
         has_written: a range went into the table, or was finished.
+        has_taken: the table took a range.
+        refused: the logs of which the table refused a range, with its error.
     """
 
     chain: Chain
@@ -110,6 +120,8 @@ class Cycle:
     record: ChainRecord = field(init=False)
     errors: dict[str, SparkWalError] = field(default_factory=dict)
     has_written: bool = False
+    has_taken: bool = False
+    refused: dict[str, SparkWalError] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.record = self.begun
@@ -202,15 +214,36 @@ class Cycle:
                 before_ms = live.header.timestamp_ms
             return self._range_until(log, before_ms)
 
-        promise = self._promise(self._each(range_of), table)
+        ranges = self._each(range_of)
+        alone = [one for one in ranges if self.logs[one.sequencer].state(self.record).refused_ms]
+        self._bring([one for one in ranges if one not in alone], table)
+        for one in alone:
+            self._bring([one], table)
+
+    def _bring(self, ranges: Sequence[OpenRange], table: Table) -> None:
+        """Promise ranges and write them by one transaction, or, if the table refuses them, by more.
+
+        Raises:
+            WriteError: the table refused the rows of many logs, and took those of none.
+        """
+        if len(self.refused) >= _MOST_REFUSED and not self.has_taken:
+            raise next(iter(self.refused.values()))
+        promise = self._promise(ranges, table)
         if promise is None:
             return
         written = self._finish(table)
-        for range_ in promise.ranges:
-            self.logs[range_.sequencer].compacted = written.get(range_.sequencer)
-        if not written:
+        for name, range_ in written.items():
+            self.logs[name].compacted = range_
+        if written:
+            return
+        rest = self._fitting(promise.ranges)
+        if len(rest) < len(promise.ranges) or len(rest) == 1:
             # Without the logs that could not be read.
-            self._compact(whole=whole)
+            self._bring(rest, table)
+            return
+        middle = len(rest) // 2
+        self._bring(rest[:middle], table)
+        self._bring(rest[middle:], table)
 
     def _each(self, work: Callable[[KnownLog], R | None]) -> list[R]:
         """Do something for each log, side by side. A log that fails takes no further part."""
@@ -256,7 +289,22 @@ class Cycle:
         # can
         if state.unreadable and (errors := unreadable(log.log.root, [range_])):
             raise next(iter(errors.values()))
+        if len(self.logs) > 1 and (wait_ms := self._wait_of(state)) > 0:
+            raise WriteError(
+                f"{state.table} refused rows of {log.log.url} from position {range_.cut} on. They "
+                f"are tried again in {wait_ms // 1000} s, or at once by a run of this log alone. "
+                "Change the table so that it takes them"
+            )
         return range_
+
+    def _wait_of(self, state: LogInChain) -> int:
+        """How long a log still waits whose rows the table refused: as long as it has waited.
+
+        So a fault that passes costs minutes, and one that stays a few ranges a day.
+        """
+        waited_ms = state.tried_ms - state.refused_ms
+        pause_ms = min(max(waited_ms, _SHORTEST_WAIT_MS), _HOUR_MS) if state.refused_ms else 0
+        return state.tried_ms + pause_ms - self.chain.clock.now_ms()
 
     def _promise(self, ranges: Sequence[OpenRange], table: Table) -> Promise | None:
         """Put the intent for the ranges of all logs that the table takes.
@@ -283,9 +331,6 @@ class Cycle:
                 confirm(before, table)
         self._prepare(ranges, table, is_first=before is None)
         ranges = self._fitting(ranges)
-        if ranges:
-            self._check_rows(ranges, table)
-            ranges = self._fitting(ranges)
         if not ranges:
             return None
         in_chain = before.table if before else self._new_table(ranges[0].log_id, table)
@@ -323,31 +368,6 @@ class Cycle:
                 checked[columns] = log.error
             log.error = checked[columns]
 
-    def _check_rows(self, ranges: Sequence[OpenRange], table: Table) -> None:
-        """Check that the table takes the rows of all logs, and if not, those of each.
-
-        Raises:
-            MovedOn: another process changed the lifecycle first.
-        """
-
-        def planned(some: Sequence[OpenRange]) -> Promise:
-            in_chain = self.record.tables.get(table.target.table)
-            in_chain = in_chain or TableInChain(table.target, some[0].log_id, 0)
-            return promise_to(promised(self.record, in_chain, some, 0), table.target)
-
-        logs = [self.logs[range_.sequencer] for range_ in ranges]
-        union = _union(logs)
-        try:
-            with self.chain.unless_moved_on(self.record):
-                table.check_rows(planned(ranges), union)
-        except (PlanError, ReadError) as error:
-            if len(logs) == 1:
-                logs[0].error = error
-                return
-            for log, range_ in zip(logs, ranges, strict=True):
-                with noted(log):
-                    table.check_rows(planned([range_]), log.schema)
-
     def _new_table(self, app_id: str, table: Table) -> TableInChain:
         """The table before its first range.
 
@@ -373,10 +393,12 @@ class Cycle:
         return confirmed(in_chain, snapshot)
 
     def _finish(self, table: Table) -> dict[str, Range]:
-        """Finish the open range, as `finish_range`. A log that cannot be read gets its error."""
+        """Finish the open range, as `finish_range`. A log that was left out gets its error."""
         present = {log.log.name for log in self.present}
         self.record, ranges, bad = finish_range(self.chain, self.record, table, present)
         self.has_written = True
+        self.has_taken = self.has_taken or bool(ranges)
+        self.refused |= {name: error for name, error in bad.items() if is_refusal(error)}
         self.errors |= bad
         for name in bad.keys() & self.logs.keys():
             self.logs[name].error = bad[name]
@@ -528,7 +550,10 @@ def put_promise(chain: Chain, record: ChainRecord, target: Target) -> ChainRecor
 def finish_range(
     chain: Chain, record: ChainRecord, table: Table, present: Set[str]
 ) -> tuple[ChainRecord, dict[str, Range], dict[str, SparkWalError]]:
-    """Finish the open range, or give it up if a log in it cannot be read and others wait.
+    """Finish the open range, or give it up if a log in it is bad and others wait.
+
+    Bad is a log that cannot be read, or whose rows the table refuses. Of several logs that the
+    table refuses together, nobody knows which is bad.
 
     Args:
         chain: puts the record.
@@ -537,30 +562,44 @@ def finish_range(
         present: the logs that wait for the table. A single one waits until it is repaired.
 
     Returns:
-        As `close_range`, and the errors of the logs that cannot be read.
+        As `close_range`, and the errors of the bad logs.
 
     Raises:
         CompactionError: as `write_range` and `close_range`.
         MovedOn: another process changed the lifecycle first.
     """
     promise = promise_to(record, table.target)
-    failed: ReadError | None = None
+    names = {range_.sequencer for range_ in promise.ranges}
+    failed: ReadError | WriteError | None = None
+    bad: dict[str, SparkWalError] = {}
     try:
         snapshot = write_range(chain, record, table)
-    except ReadError as error:
+    except (ReadError, WriteError) as error:
         failed = error
+    if isinstance(failed, WriteError):
+        # SAFETY(refused-alone) §10: only a log whose rows the table refused alone is marked
+        bad = {name: failed for name in names if len(names) == 1}
     # If the process that burned the range died, only its rows show why.
-    is_unwritten = failed is not None or is_burned(promise, snapshot)
-    bad = unreadable(chain.log.root, promise.ranges) if is_unwritten else {}
+    elif failed is not None or is_burned(promise, snapshot):
+        bad = unreadable(chain.log.root, promise.ranges)
     if failed is not None:
-        if not bad or len(present | {range_.sequencer for range_ in promise.ranges}) == 1:
+        is_known = bool(bad) or isinstance(failed, WriteError)
+        if not is_known or len(present | names) == 1:
             raise failed
         reason = str(failed)
         events.emit(events.CompactionSuspended(chain.log.root.url, failed.stage, reason))
         snapshot = write_range(chain, record, table, burns=True)
+        if not is_burned(promise, snapshot):
+            # The table took the rows, and only its answer was lost.
+            bad = {}
     # SAFETY(unreadable-marked) §10: a record that gives a range up marks the logs that cannot be
     # read
     return *close_range(chain, record, table, snapshot, bad), bad
+
+
+def is_refusal(error: SparkWalError) -> bool:
+    """Whether the table refused the rows of a log, which can be read."""
+    return isinstance(error, WriteError)
 
 
 def write_range(
@@ -618,7 +657,7 @@ def close_range(
     record: ChainRecord,
     table: Table,
     snapshot: TableState,
-    bad: Iterable[str] = (),
+    bad: Mapping[str, SparkWalError] = MappingProxyType({}),
 ) -> tuple[ChainRecord, dict[str, Range]]:
     """Publish the open range as done, or as given up if the table has it burned.
 
@@ -627,7 +666,7 @@ def close_range(
         record: the newest record, with the open range.
         table: the table.
         snapshot: the newest snapshot of the table, which has the transaction of the range.
-        bad: the logs that cannot be read, if the range was burned.
+        bad: the errors of the bad logs, if the range was burned.
 
     Returns:
         The new record, and the range of each log; none if the range was burned. The rows and bytes
@@ -640,9 +679,14 @@ def close_range(
     promise = promise_to(record, table.target)
     now = confirmed(promise.table, snapshot)
     is_given_up = is_burned(promise, snapshot)
-    record = chain.put(burned(record, now, bad) if is_given_up else done(record, now))
     if is_given_up:
-        return record, {}
+        refused = {name for name, error in bad.items() if is_refusal(error)}
+        now_ms = chain.clock.now_ms()
+        given_up = burned(
+            record, now, unreadable=bad.keys() - refused, refused=refused, now_ms=now_ms
+        )
+        return chain.put(given_up), {}
+    record = chain.put(done(record, now))
     report_done(chain, promise, now)
     sizes = {(change.log_id, change.k): (change.rows, change.bytes) for change in snapshot.changes}
     rows, size = sizes.get(promise.range_id, (None, None))

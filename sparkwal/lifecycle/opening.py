@@ -59,7 +59,7 @@ class CheckedTable:
         """
         raise PlanError(f"{self.target.table} is opened without Spark, and only Spark can write it")
 
-    write = burn = check_rows = prepare
+    write = burn = prepare
 
     def held(self, *_: object) -> None:
         """Refuse, because only a run that writes a table accepts it."""

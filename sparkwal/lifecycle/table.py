@@ -226,18 +226,6 @@ class Table(WrittenTable, Protocol):
             ReadError: a first run cannot read the log.
         """
 
-    def check_rows(self, promise: Promise, spark_schema: str) -> None:
-        """Check that the table takes each row of a range, before the range is promised.
-
-        Args:
-            promise: the range, whose record is not put yet.
-            spark_schema: the columns of its logs.
-
-        Raises:
-            PlanError: a row breaks a rule of the table, such as a CHECK.
-            ReadError: the log's rows are unreadable.
-        """
-
     def burn(self, promise: Promise) -> None:
         """Give the open range up: commit its transaction without rows, and mark it.
 

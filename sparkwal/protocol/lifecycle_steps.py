@@ -50,27 +50,41 @@ def done(record: ChainRecord, table: TableInChain) -> ChainRecord:
     url = table.target.table
     # SAFETY(done-closes-all) §10: a range that is done is done for each log that it takes
     logs = {
-        name: replace(log, cut=log.to, unreadable=0) if log.is_open and log.table == url else log
+        name: replace(log, cut=log.to, unreadable=0, refused_ms=0, tried_ms=0)
+        if log.is_open and log.table == url
+        else log
         for name, log in record.logs.items()
     }
     return replace(record, kind=DONE, logs=logs, tables={**record.tables, url: table})
 
 
-def burned(record: ChainRecord, table: TableInChain, bad: Iterable[str]) -> ChainRecord:
+def burned(
+    record: ChainRecord,
+    table: TableInChain,
+    *,
+    unreadable: Iterable[str],
+    refused: Iterable[str],
+    now_ms: int,
+) -> ChainRecord:
     """Give the open range of a table up: the table has its transaction and none of its rows.
 
     Args:
         record: the newest record, with the open range.
         table: the table, as it was confirmed after the burn.
-        bad: the logs of the range that cannot be read. The record marks them.
+        unreadable: the logs of the range that cannot be read. The record marks them.
+        refused: the log of the range, if the table refused its rows. The record marks it.
+        now_ms: the present time.
     """
     url = table.target.table
     logs = {
         name: replace(log, to=log.cut) if log.table == url else log
         for name, log in record.logs.items()
     }
-    for name in bad:
+    for name in unreadable:
         logs[name] = replace(logs[name], unreadable=table.k)
+    for name in refused:
+        first_ms = logs[name].refused_ms or now_ms
+        logs[name] = replace(logs[name], refused_ms=first_ms, tried_ms=now_ms)
     return replace(record, kind=BURNED, logs=logs, tables={**record.tables, url: table})
 
 

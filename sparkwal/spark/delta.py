@@ -32,14 +32,13 @@ from sparkwal.lifecycle.delta.fitting import (
     problems,
     type_problems,
 )
-from sparkwal.lifecycle.delta.row_rules import row_rules
 from sparkwal.lifecycle.merging.merged_rows import partial_columns
 from sparkwal.lifecycle.table import Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, with_hidden
-from sparkwal.reading.planning import folded_names, plan_ranges
+from sparkwal.reading.planning import plan_ranges
 from sparkwal.spark.conditions import deletes
 from sparkwal.spark.datasource import PLANNED
 from sparkwal.spark.delta_files import (
@@ -62,7 +61,6 @@ from sparkwal.spark.delta_writing import (
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.keyed_rows import after_merge, merged_partial_rows, winning_rows
 from sparkwal.spark.readable import is_sparkwal_error, one_line
-from sparkwal.spark.row_checks import check_rules, replacing_rows
 from sparkwal.spark.source import packed
 from sparkwal.spark.tombstones import DELETES, SparkTombstones, without_late
 from sparkwal.store.base import LogStore
@@ -183,46 +181,6 @@ class SparkDeltaTable(WrittenHistory):
             raise
         except Exception as error:
             raise PlanError(f"{self.target.table} is unusable: {one_line(error)}") from error
-
-    def check_rows(self, promise: Promise, spark_schema: str) -> None:
-        """Check that the table takes each row of a range, as `Table.check_rows`."""
-        table, target = self._log, self.target
-        in_table = table.spark_schema
-        rules = [*row_rules(spark_schema, in_table, target.table, table.properties)]
-        if not rules:
-            return
-        session = self._session
-        in_log = {name.lower() for name in columns(spark_schema)}
-        filled = filled_by_delta(in_table)
-        # Of columns that Delta fills a row of the log has no value that is known here.
-        others = [x for x in to_struct(in_table) if x.name.lower() not in in_log]
-        lacking = [field for field in others if field.name not in filled]
-        try:
-            if target.mode == APPEND:
-                nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in lacking)
-                rows = self._rows(session, promise).rows.select("*", *nulls)
-            else:
-                rows = self._written(session, promise, [field.name for field in lacking])
-            check_rules(rows, rules, target.table, range_name(promise))
-        finally:
-            self._forget_range()
-
-    def _written(
-        self, session: SparkSession, promise: Promise, lacking: Sequence[str]
-    ) -> DataFrame:
-        """The rows that a MERGE of the range would write. Of the columns `lacking` it has none."""
-        target = self.target
-        version = NO_TABLE_VERSION
-        if self.tombstones is not None:
-            tombstones = self.tombstones.snapshot(promise.table.app_id, None)
-            version = NO_TABLE_VERSION if tombstones is None else tombstones.version
-        rows = self._source(session, promise, version)
-        if target.delete_when:
-            rows = rows.where(~F.col(DELETES)).drop(DELETES)
-        table = session.read.format("delta").load(self._path)
-        own = folded_names(rows.columns)
-        others = [name for name in lacking if name.lower() not in own]
-        return replacing_rows(rows, table, target, others)
 
     def burn(self, promise: Promise) -> None:
         """Commit the transaction of an intent without its rows, as `Table.burn`."""

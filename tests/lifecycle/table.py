@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sparkwal.errors import InvalidLogError, OptionError, PlanError, ReadError
+from sparkwal.errors import InvalidLogError, OptionError, PlanError, ReadError, WriteError
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Promise, Target
@@ -225,6 +225,7 @@ class ModelTable:
     Attributes:
         before: is called with the name of each step.
         oldest: the first version that the table still lists.
+        refused: the table takes no range with one of these rows.
     """
 
     def __init__(
@@ -240,15 +241,13 @@ class ModelTable:
         self.before: Callable[[str], None] = lambda step: None
         self.tombstones = ModelTombstones(self) if target.keeps_tombstones else None
         self.oldest = 0
+        self.refused: set[int] = set()
         self._columns = ""
         self._numbers = numbers
 
     @property
     def _history(self) -> History:
         return History(self.table_id, self.versions, self.oldest, self._numbers)
-
-    def check_rows(self, promise: Promise, spark_schema: str) -> None:
-        """It takes any row."""
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self.before("prepare")
@@ -277,6 +276,8 @@ class ModelTable:
         except InvalidLogError as error:
             raise ReadError(str(error)) from error
         self.before("write")
+        if bad := self.refused & {*rows}:
+            raise WriteError(f"the table refuses the row {min(bad)}")
         self._commit(promise, begun, tuple(rows))
         self.before("written")
 

@@ -18,7 +18,6 @@ from sparkwal.lifecycle.delta.fitting import (
     problems,
     type_problems,
 )
-from sparkwal.lifecycle.delta.row_rules import row_rules
 
 STRUCT_A = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True}]}
 STRUCT_AC = {
@@ -161,29 +160,3 @@ def test_values_for_an_identity_column_are_refused_where_delta_takes_none(
     found = found_problems(schema(ID, ("v", "string")), table, *keys)
     assert ["AS IDENTITY" in problem for problem in found] == [True] * is_refused
     assert found_problems(schema(("v", "string")), table, *keys) == []
-
-
-def rules(log: str, table: str, **properties: str) -> list[str]:
-    settings = {f"delta.constraints.{name}": text for name, text in properties.items()}
-    return [rule.broken for rule in row_rules(log, table, "/lake/t", settings)]
-
-
-def test_the_rules_for_rows_are_those_of_the_columns_that_the_log_has() -> None:
-    varchar = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
-    generated = {"delta.generationExpression": "id * 2"}
-    table = schema(
-        ("ID", "long", False),
-        ("a`b", "string", True, varchar),
-        ("twice", "long", True, generated),
-        ("own", "long", False),
-        ("s", {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": False}]}),
-    )
-    log = schema(ID, ("a`b", "string"), ("twice", "long"), ("s", STRUCT_A))
-    assert rules(log, table, few="id < 5") == [
-        "`ID` IS NULL",
-        "length(`a``b`) > 3",
-        "NOT (`twice` <=> (id * 2))",
-        "`s` IS NOT NULL AND `s`.`a` IS NULL",
-        "NOT coalesce((id < 5), false)",
-    ]
-    assert rules(schema(ID), schema(ID)) == []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
-from sparkwal.errors import ConfirmError, PlanError, WriteError
-from sparkwal.format.lifecycle_record import Promise
+from sparkwal.errors import ConfirmError, PlanError, SparkWalError, WriteError
 from sparkwal.lifecycle.cycle import Run
+from sparkwal.protocol.chain import newest_record
 from tests.chains import newest
 from tests.lifecycle.table import Died, ModelTable, dying_at
 from tests.lifecycle.test_coordinator import Life, Mortal
@@ -178,13 +179,11 @@ def test_a_process_without_the_table_gives_nothing_up(life: Life) -> None:
 def test_a_range_of_several_logs_is_given_up_by_a_process_of_one(lives: Lives) -> None:
     for name in "ab":
         lives.write(name)
-    refuse(lives.table)
-    with pytest.raises(WriteError):
+    with dying_at(lives.table, "write"), pytest.raises(Died):
         lives.process().run_all()
     closed = lives.process().give_up_range()
     assert closed is not None and [part.sequencer for part in closed.parts] == ["a", "b"]
     assert kinds_of_chain(lives) == ["intent", "burned"]
-    take(lives.table)
     assert compacted(lives.process().run_all()) == {"a": 2, "b": 2}
     assert lives.rows == lives.written
 
@@ -214,26 +213,142 @@ def test_a_log_that_does_not_fit_the_table_stops_no_other(lives: Lives) -> None:
     assert lives.rows == lives.written
 
 
+def good(lives: Lives) -> list[int]:
+    return [row for row in lives.written if row not in lives.table.refused]
+
+
+def waiting(results: dict[str, Run | SparkWalError]) -> set[str]:
+    """The logs that wait because the table refused their rows."""
+    return {name for name, result in results.items() if isinstance(result, WriteError)}
+
+
 def test_a_log_with_a_row_that_the_table_refuses_stops_no_other(lives: Lives) -> None:
-    lives.write("a")
-    lives.process().run_all()
-
-    def check_rows(promise: Promise, spark_schema: str) -> None:
-        if "b" in [range_.sequencer for range_ in promise.ranges]:
-            raise PlanError("the table refuses 1 rows")
-
-    lives.table.check_rows = check_rows  # type: ignore[method-assign]
-    lives.write("a")
-    lives.write("b")
+    for name in "abc":
+        lives.write(name)
+    lives.table.refused = {1}
     results = lives.process().run_all()
-    assert compacted(results) == {"a": 2}
-    assert isinstance(results["b"], PlanError)
-    # Alone it is refused too, and nothing is promised.
+    assert waiting(results) == {"b"} and lives.rows == good(lives)
+    chain = newest_record(lives.root)
+    assert chain is not None and not any(log.is_open for log in chain.logs.values())
+    # Alone it waits, and nothing is promised.
     lives.write("b")
     before = kinds_of_chain(lives)
     results = lives.process().run_all()
-    assert isinstance(results["b"], PlanError) and isinstance(results["a"], Run)
-    assert kinds_of_chain(lives) == before
-    del lives.table.check_rows  # type: ignore[method-assign]
-    assert compacted(lives.process().run_all()) == {"b": 3}
+    assert "tried again in 59 s" in str(results["b"])
+    assert kinds_of_chain(lives) == before and lives.rows == [0, 2]
+    lives.write("a")
+    assert waiting(lives.process().run_all()) == {"b"} and lives.rows == [0, 2, 4]
+    lives.table.refused = set()
+    lives.later(60_000)
+    assert compacted(lives.process().run_all()).keys() == {"b"}
     assert lives.rows == lives.written
+    chain = newest_record(lives.root)
+    assert chain is not None and chain.logs["b"].refused_ms == chain.logs["b"].tried_ms == 0
+
+
+def test_a_run_of_a_refused_log_alone_tries_it_at_once(lives: Lives) -> None:
+    for name in "ab":
+        lives.write(name)
+    lives.table.refused = {1}
+    lives.process().run_all()
+    lives.table.refused = set()
+    assert lives.process(name="b").run_once().compacted is not None
+    assert lives.rows == lives.written
+
+
+def test_a_refused_log_is_tried_more_and_more_rarely(lives: Lives) -> None:
+    for name in "ab":
+        lives.write(name)
+    lives.table.refused = {1}
+    process = lives.process()
+    process.run_all()
+    began = lives.timed.clock.wall_ms
+    tried = []
+    while lives.timed.clock.wall_ms < began + 5 * 3_600_000:
+        lives.later(60_000)
+        lives.write("a")
+        before = lives.table.ranges
+        assert waiting(process.run_all()) == {"b"}
+        # The range of a, and a second one that was burned.
+        if lives.table.ranges[-1] > before[-1] + 1:
+            tried.append((lives.timed.clock.wall_ms - began) // 60_000)
+    # In minutes.
+    assert tried[:6] == [1, 2, 4, 8, 16, 32] and len(tried) == 10, tried
+    assert lives.rows == good(lives)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bad_logs_among_many_are_found_by_halving(seed: int) -> None:
+    rng = random.Random(seed)
+    lives = Lives()
+    names = [f"log{number:02}" for number in range(40)]
+    for name in names:
+        lives.write(name)
+    bad = rng.sample(range(40), rng.randint(1, 6))
+    lives.table.refused = {*bad}
+    process = lives.process()
+    results = process.run_all()
+    assert waiting(results) == {names[number] for number in bad}
+    assert lives.rows == good(lives)
+    # A range of 40 logs has at most 6 halves on the way to each bad log.
+    tried = lives.table.ranges[-1]
+    assert tried <= 1 + 2 * 6 * len(bad), tried
+    for name in names:
+        lives.write(name)
+    assert waiting(process.run_all()) == {names[number] for number in bad}
+    assert lives.rows == [row for row in good(lives) if row < 40 or row - 40 not in bad]
+    lives.table.refused = set()
+    lives.later(3_600_000)
+    assert not waiting(process.run_all())
+    assert lives.rows == lives.written
+
+
+def test_a_table_that_takes_no_rows_marks_few_logs(lives: Lives) -> None:
+    """The rows are not the cause: a run does not try them all."""
+    for number in range(100):
+        lives.write(f"log{number:02}")
+    refuse(lives.table)
+    with pytest.raises(WriteError):
+        lives.process().run_all()
+    chain = newest_record(lives.root)
+    assert chain is not None
+    assert sum(log.refused_ms > 0 for log in chain.logs.values()) == 8
+    take(lives.table)
+    lives.later(60_000)
+    assert not waiting(lives.process().run_all()) and lives.rows == lives.written
+
+
+def test_a_write_whose_answer_is_lost_is_done_and_marks_no_log(lives: Lives) -> None:
+    for name in "ab":
+        lives.write(name)
+    lives.process().run_all()
+    lives.write("a")
+
+    def lost(step: str) -> None:
+        if step == "written":
+            raise WriteError("the connection was reset")
+
+    lives.table.before = lost
+    assert compacted(lives.process().run_all()) == {"a": 2}
+    assert "burned" not in kinds_of_chain(lives)
+    assert lives.rows == lives.written
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_kill_at_every_store_call_of_a_halving_is_survived(*, answered: bool) -> None:
+    for calls in range(1, 300):
+        lives = Lives()
+        for name in "abcd":
+            lives.write(name)
+        lives.table.refused = {2}
+        store = Mortal(lives.store, calls, answered)
+        try:
+            lives.process(store).run_all()
+        except Died:
+            pass
+        else:
+            assert calls > 20
+            return
+        results = lives.process().run_all()
+        assert waiting(results) == {"c"} and lives.rows == [0, 1, 3]
+    pytest.fail("it never ended")

@@ -340,12 +340,6 @@ def test_a_table_that_was_made_again_has_another_id(of: Format) -> None:
         check_history(promise(of), found)
 
 
-def test_a_check_of_rows_changes_nothing(of: Format) -> None:
-    before = now(of)
-    of.lake.table.check_rows(promise(of), of.lake.spark_schema)
-    assert now(of) == before and of.ids() == [1]
-
-
 def test_the_deleted_keys_of_a_range_have_its_number_and_a_table_of_their_own(
     make_format: MakeFormat,
 ) -> None:

@@ -64,14 +64,12 @@ class _InWorld:
 
 @dataclass(frozen=True)
 class WorldTable(_InWorld):
-    """The table of a simulated process."""
+    """The table of a simulated process. It refuses the rows of one sequencer."""
 
     target: Target
     tombstones: WorldTombstones | None = None
+    refuses: str = ""
     of = "table"
-
-    def check_rows(self, promise: Promise, spark_schema: str) -> None:
-        """It takes any row."""
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self.ask(Call("table_make"))
@@ -84,6 +82,8 @@ class WorldTable(_InWorld):
             raise WriteError("the table was deleted")
         if begun.k >= promise.table.k:
             return
+        if self.refuses in {part.sequencer for part in promise.ranges}:
+            raise WriteError("the table refuses a row")
         self._commit(promise, (begun.table_id, begun.version), _rows(self.log, promise))
 
     def burn(self, promise: Promise) -> None:
@@ -132,10 +132,10 @@ def _rows(log: LogStore, promise: Promise) -> tuple[Row, ...]:
         raise ReadError(str(error)) from error
 
 
-def world_table(ask: Ask, log: LogStore, target: Target) -> WorldTable:
+def world_table(ask: Ask, log: LogStore, target: Target, refuses: str = "") -> WorldTable:
     """The table of a simulated process, with its tombstones."""
     tombstones = WorldTombstones(ask, log) if target.keeps_tombstones else None
-    return WorldTable(ask, log, target, tombstones)
+    return WorldTable(ask, log, target, tombstones, refuses)
 
 
 def _life(
@@ -146,13 +146,14 @@ def _life(
     target: Target | None = TARGET,
     collects: bool = True,
     sequencer: str = "default",
+    refuses: str = "",
 ) -> Coordinator:
     Machine.current.name = name
     log = world_log(WorldStore(ask), 1).sequencer(sequencer)
     return Coordinator(
         log,
         policy,
-        table=world_table(ask, log, target) if target else None,
+        table=world_table(ask, log, target, refuses) if target else None,
         gc_grace_ms=GRACE_MS,
         consumer_expiry_ms=EXPIRY_MS,
         collects=collects,
@@ -169,18 +170,26 @@ def compactor(
     policy: Policy = AT_ONCE,
     target: Target | None = TARGET,
     of: str = "default",
+    refuses: str = "",
 ) -> Process:
     """One life of a compactor: so many runs, and others may come between them.
 
     Args:
         name: unique; makes the names that it draws unique.
         of: the name of its log, or "*" for all under the path.
+        refuses: the table refuses the rows of this sequencer.
     """
 
     def run(ask: Ask) -> str:
         sequencer = "default" if of == "*" else of
         life = _life(
-            name, ask, policy=policy, target=target, collects=collects, sequencer=sequencer
+            name,
+            ask,
+            policy=policy,
+            target=target,
+            collects=collects,
+            sequencer=sequencer,
+            refuses=refuses,
         )
         for each in range(runs):
             if each:

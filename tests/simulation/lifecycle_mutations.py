@@ -23,6 +23,7 @@ _WRITES = "write_open_range(promise, table, snapshot)\n"
 _LOGS = "a compactor of two logs and one of a log take over, a crash"
 
 _DAMAGED = "the rows of a second log are damaged, a crash"
+_REFUSED = "the table refuses the rows of a second log, a crash"
 
 MUTATIONS = [
     Mutation(
@@ -77,6 +78,13 @@ MUTATIONS = [
         "if False:",
     ),
     Mutation(
+        "refused-alone",
+        _REFUSED,
+        "lifecycle/cycle.py",
+        "bad = {name: failed for name in names if len(names) == 1}",
+        "bad = dict.fromkeys(names, failed)",
+    ),
+    Mutation(
         "one-open-range",
         "a compactor of one log finds an open range of another",
         "lifecycle/cycle.py",
@@ -89,10 +97,8 @@ MUTATIONS = [
         "done-closes-all",
         _LOGS,
         "protocol/lifecycle_steps.py",
-        "replace(log, cut=log.to, unreadable=0) if log.is_open and log.table == url else log",
-        "replace(log, cut=log.to if name == min(record.logs) else log.cut, to=log.to)\n"
-        "        if log.is_open and log.table == url\n"
-        "        else log",
+        "replace(log, cut=log.to, unreadable=0, refused_ms=0, tried_ms=0)\n",
+        "replace(log, cut=log.to if name == min(record.logs) else log.cut, to=log.to)\n",
     ),
     Mutation(
         "an intent of several logs fixes the range of one",

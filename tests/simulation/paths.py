@@ -55,6 +55,15 @@ def of_two_logs() -> dict[str, Configuration]:
             follows={"B": "A"},
             still=_STILL,
         ),
+        "the table refuses the rows of a second log, a crash": Configuration(
+            {name: compactor(name, of="*", collects=False, refuses="s") for name in "AB"},
+            Budget(1, 0),
+            begin=_promised,
+            ends={"A": "WriteError", "B": "WriteError"},
+            ending=lambda: _one_log_waits,
+            follows={"B": "A"},
+            still=_STILL,
+        ),
         "table and log as one while a range is given up": Configuration(
             {"R": current("R"), "A": both["A"]},
             begin=_promised_and_deleted,
@@ -127,6 +136,17 @@ def _given_up_once(state: State) -> None:
     burned = [version.k for version in state.tables[-1] if version.operation == "BURN"]
     if len(burned) > 1:
         raise oracle.Violation(f"the ranges {burned} were promised with a log known as unreadable")
+
+
+def _one_log_waits(state: State) -> None:
+    """Raises Violation unless the table has the rows of the first log, and the second one waits."""
+    newest = oracle.chain_head(state)
+    assert newest is not None
+    head = newest["whole"]
+    if {*head.get("refused_ms", {})} != {"s"}:
+        raise oracle.Violation(f"{head.get('refused_ms')} are marked, and s was refused")
+    if head["cut"]["default"] == 0 or head["cut"]["s"] != 0:
+        raise oracle.Violation("the table has other rows than those that it takes")
 
 
 def _before_write(of: str) -> tuple[State, Call]:
