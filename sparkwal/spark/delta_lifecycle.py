@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from sparkwal.errors import OptionError, SparkWalError
@@ -176,6 +177,13 @@ def target_of(
         return None
     if not table.strip():
         raise OptionError("the table is ''; its URL or folder is expected")
+    if "/" not in table and not Path(table.strip()).is_dir():
+        # A folder of that name here would be another table than the catalog's.
+        raise OptionError(
+            f"the table is {table!r}, which may be a name in a catalog; its URL or folder is "
+            f"expected: './{table.strip()}' for a new folder here, or what DESCRIBE DETAIL "
+            f"{table.strip()} shows as location"
+        )
     for names in (keys, partition_by, cluster_by):
         if isinstance(names, str):
             raise OptionError(f"columns are a list of names, not {names!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from sparkwal.spark.delta_lifecycle import target_of
     [
         (None, {"keys": ["id"]}, "name the table"),
         (" ", {}, "URL or folder"),
-        ("t", {"keys": "id"}, "a list of names"),
-        ("t", {"delete_when": "id = 1"}, "give keys"),
-        ("t", {"sequence_by": "id"}, "give keys"),
-        ("t", {"partition_by": ["day"], "cluster_by": ["id"]}, "either"),
+        ("default.orders", {}, "name in a catalog.*'./default.orders'"),
+        ("orders", {}, "name in a catalog"),
+        ("./t", {"keys": "id"}, "a list of names"),
+        ("./t", {"delete_when": "id = 1"}, "give keys"),
+        ("./t", {"sequence_by": "id"}, "give keys"),
+        ("./t", {"partition_by": ["day"], "cluster_by": ["id"]}, "either"),
         ("s3://user:secret@bucket/t", {}, "no credentials"),
     ],
 )
@@ -28,3 +31,12 @@ def test_a_table_that_makes_no_sense_is_refused(
     with pytest.raises(OptionError, match=words) as error:
         target_of(table, **given)
     assert "secret" not in str(error.value)
+
+
+def test_a_folder_that_is_there_needs_no_slash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "orders").mkdir()
+    target = target_of("orders")
+    assert target is not None and target.table == str(tmp_path / "orders")
