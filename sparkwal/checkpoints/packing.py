@@ -12,14 +12,15 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from sparkwal.checkpoints import folder, names
+from sparkwal.checkpoints.query_state import Part
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import arrowfile, keys, limits, versions
 from sparkwal.format.header import HERE, NOWHERE, Checkpoint, CommitHeader, QueryState
 from sparkwal.protocol.commit_record import Carried
 from sparkwal.protocol.missing import MissingRecord
-from sparkwal.protocol.slots import SlotRecord, read_slot
-from sparkwal.store.base import LogStore, sound
-from sparkwal.store.parallel import run_parallel
+from sparkwal.protocol.slots import SlotRecord, front_of, open_again, read_slot
+from sparkwal.store.base import PART_SIZE, LogStore, sound
+from sparkwal.store.parallel import Range, get_many
 
 T = TypeVar("T")
 # JSON writes a byte as six characters at most.
@@ -182,6 +183,9 @@ def read_block(
         InvalidLogError: the record is missing, of another query or damaged, or its entry is not
             the `expected` one: in a freed slot another record may lie.
     """
+    _check_position(log, window, position)
+    if record is None or not record.front:
+        record = read_slot(log, position, window)
     record, entry = _carrying(log, window, query_id, position, record)
     label = log.locate(record.header.number, window)
     if expected not in (None, entry):
@@ -199,8 +203,10 @@ def read_block(
 
 def read_state(
     log: LogStore, window: int, query_id: str, state: QueryState
-) -> Iterator[tuple[str, bytes]]:
-    """Read the parts of a state that records carry, in order: 1 GET each, or 2 for a large one.
+) -> Iterator[tuple[str, Part]]:
+    """Read the parts of a state that records carry, in order: 1 GET each, or more for a large one.
+
+    It holds one part in memory, and what `get_many` requests ahead.
 
     Yields:
         The name of the record and its part.
@@ -208,39 +214,53 @@ def read_state(
     Raises:
         InvalidLogError: a record is missing, of another query or damaged.
     """
-
-    def read(position: int) -> tuple[str, bytes]:
-        record, entry = _carrying(log, window, query_id, position)
+    positions = state.positions
+    _check_position(log, window, max(positions, default=0))
+    fronts = get_many(log.store, ((at, front_of(log, at, window)) for at in positions))
+    for position, front in fronts:
+        found = open_again(log, position, window, front)
+        record, entry = _carrying(log, window, query_id, position, found)
         label = log.locate(record.header.number, window)
-        held = entry.state
-        if held is None or held.bytes > limits.STATE:
+        if entry.state is None or entry.state.bytes > limits.STATE:
             raise InvalidLogError(f"{label}: it carries no state of query {query_id}")
-
-        def checked(part: bytes) -> bytes:
-            if crc32(part) != held.crc32:
-                raise InvalidLogError(f"{label}: the state in it does not match its CRC-32")
-            return part
-
         begin = arrowfile.block_offset(record.size) + entry.bytes
-        return label, _section(log, record, begin, held.bytes, checked)
+        yield label, _part(log, record, label, begin, entry.state)
 
-    return run_parallel(log.store, read, state.positions)
+
+def _part(log: LogStore, record: SlotRecord, label: str, begin: int, state: QueryState) -> Part:
+    """The part of a state that begins at an offset of a record. Raises InvalidLogError."""
+    key = log.key(record.header.number)
+    end = begin + state.bytes
+
+    def read(front: bytes) -> Part:
+        part: Part = front
+        if len(front) < state.bytes:
+            part = bytearray(front)
+            starts = range(begin + len(front), end, PART_SIZE)
+            slices = ((at, Range(key, at, min(PART_SIZE, end - at))) for at in starts)
+            for _, data in get_many(log.store, slices):
+                part += data or b""
+        if crc32(part) != state.crc32:
+            raise InvalidLogError(f"{label}: the state in it does not match its CRC-32")
+        return part
+
+    return sound(key, lambda: read(record.front[begin:end]), lambda: read(b""))
+
+
+def _check_position(log: LogStore, window: int, position: int) -> None:
+    """Raises InvalidLogError."""
+    if position > keys.last_position(window):
+        raise InvalidLogError(f"{log.url}: no log comes to position {position}, which it names")
 
 
 def _carrying(
-    log: LogStore, window: int, query_id: str, position: int, record: SlotRecord | None = None
+    log: LogStore, window: int, query_id: str, position: int, record: SlotRecord | None
 ) -> tuple[SlotRecord, Checkpoint]:
-    """The record at `position`, which carries a checkpoint of the query: 1 GET if it was not read.
+    """The record that was read at `position`, and the checkpoint of the query in it.
 
     Raises:
-        InvalidLogError: it is missing, damaged or not of this query.
+        InvalidLogError: the record is missing or not of this query.
     """
-    if position > keys.last_position(window):
-        raise InvalidLogError(f"{log.url}: no log comes to position {position}, which it names")
-    number = keys.slot(position, window)
-    label = log.locate(number, window)
-    if record is None or not record.front:
-        record = read_slot(log, position, window)
     if record is None:
         raise InvalidLogError(
             f"{MissingRecord(log, position, window)}. It holds the checkpoint of query {query_id}, "
@@ -251,6 +271,7 @@ def _carrying(
     # Only its own query: a forged record may name thousands, and each would unpack the block.
     is_own = isinstance(header, CommitHeader) and header.query_id == query_id
     if not is_own or entry is None or entry.position != position:
+        label = log.locate(header.number, window)
         raise InvalidLogError(f"{label}: it carries no checkpoint of query {query_id}")
     return record, entry
 

@@ -40,8 +40,10 @@ SMALL = 256 * 2**10
 # part of the bytes. With four times as many, it begins in any case.
 MOST_RECORDS, MOST_RUNS = 4096, 256
 LIGHT = 8
-# A record carries so many bytes of a copy, or this part of it.
-PART, PARTS = 2**20, 32
+# A record carries so many bytes of a copy, or this part of it, and never more than MOST. A whole
+# state is in one record up to WHOLE: its writer holds four times the bytes in memory.
+PART, PARTS, MOST = 2**20, 32, 32 * 2**20
+WHOLE = 128 * 2**20
 _CHANGES, _WHOLE = ("delta", "changelog"), ("snapshot", "zip")
 _FILE = re.compile(names.STATE_FILE)
 _PARTITIONS = re.compile(rb'"numPartitions"\s*:\s*([0-9]{1,6})')
@@ -49,6 +51,8 @@ _NUMBER = re.compile("[0-9]{1,9}")
 _TRIES = 5
 # With so many records the next one carries the whole state: no reader would take many more.
 _TOO_MANY = limits.STATE_RECORDS // 2
+# What a record carries of a state.
+Part = bytes | bytearray
 
 
 class IncompleteState(Exception):
@@ -225,6 +229,9 @@ def _collected(
     if last is not None and logged is not None and last.version <= version:
         versions = range(last.version + 1, version + 1)
         changes = _changes(path, stores, versions, logged.shared)
+        if changes is not None and sum(_sizes(path, changes).values()) > limits.STATE // 2:
+            # No reader would take so many bytes from one record.
+            changes = None
     # SAFETY(state-without-gap) §12: a record without all changes since the last carries the whole
     if last is None or logged is None or changes is None or len(last.positions) > _TOO_MANY:
         sizes = _sizes(path, _whole(path, stores, version))
@@ -248,9 +255,11 @@ def _collected(
     after = replace(logged, shared=logged.shared | shared, later=logged.later | shared)
     if copy is None:
         return _sent(path, _Note((logged,)), state, after, pieces)
-    part = list(_next_part(note.files, copy))
-    copy = replace(copy, done=copy.done + sum(piece.length for piece in part))
     total = sum(size for _, size in note.files)
+    # Without a copy before it, nothing is rebuilt until this one is complete.
+    most = min(max(PART, -(-total // PARTS)), MOST) if last.base else MOST
+    part = list(_next_part(note.files, copy, most))
+    copy = replace(copy, done=copy.done + sum(piece.length for piece in part))
     state = replace(state, copy=copy)
     # SAFETY(state-copy-whole) §12: a copy replaces the records before it with its last part
     if copy.done == total:
@@ -272,18 +281,19 @@ def _with_whole(
 ) -> tuple[QueryState, bytes]:
     """A record that carries the whole state by itself, or begins a copy of a large one."""
     total = sum(sizes.values())
-    if total > limits.STATE // 2:
+    shared = frozenset(filter(_is_shared, sizes))
+    if total > WHOLE:
         # Until the copy is complete, nothing is rebuilt from these records: `base` names no copy.
         note = replace(_begin(path, sizes), logged=before)
         copy = Copy(HERE, note.name, 0, 0)
-        part = list(_next_part(note.files, copy))
+        part = list(_next_part(note.files, copy, MOST))
         copy = replace(copy, done=sum(piece.length for piece in part))
         state = QueryState(version, 0, 0, (), 0, 0, 0, copy)
-        return _sent(path, note, state, _Logged(version, 0, frozenset()), part)
+        # The next records carry the rest of these: as changes they would be carried twice.
+        return _sent(path, note, state, _Logged(version, 0, shared), part)
     base = _name_of(uuid.uuid4().bytes)
     pieces = [Piece(name, 0, size, size, base) for name, size in sizes.items()]
     state = QueryState(version, 0, 0, (), base, total, 0)
-    shared = frozenset(filter(_is_shared, sizes))
     return _sent(path, _Note(before), state, _Logged(version, 0, shared), pieces)
 
 
@@ -365,9 +375,10 @@ def _remove_other_links(path: Path, note: _Note) -> None:
             shutil.rmtree(top / name, ignore_errors=True)
 
 
-def _next_part(listed: Sequence[tuple[str, int]], copy: Copy) -> Iterator[Piece]:
+def _next_part(listed: Sequence[tuple[str, int]], copy: Copy, most: int) -> Iterator[Piece]:
+    """The pieces of a copy after those that records carry already, at most `most` bytes."""
     total = sum(size for _, size in listed)
-    begin, end = copy.done, copy.done + max(PART, -(-total // PARTS))
+    begin, end = copy.done, copy.done + most
     at = 0
     for name, size in listed:
         first, last = max(begin - at, 0), min(end - at, size)
@@ -672,24 +683,25 @@ def encode(pieces: Sequence[Piece], contents: Iterable[bytes]) -> bytes:
     return b"".join([len(index).to_bytes(4, "little"), index, *contents])
 
 
-def decode(part: bytes, label: str) -> list[tuple[Piece, bytes]]:
-    """Decode what `encode` made.
+def decode(part: Part, label: str) -> list[tuple[Piece, memoryview]]:
+    """Decode what `encode` made. The contents are not copied.
 
     Raises:
         InvalidLogError: `encode` did not make it; the text names it as `label`.
     """
     try:
         begin = 4 + int.from_bytes(part[:4], "little")
-        text = bytes(limits.inflate(part[4:begin], limits.CHECKPOINT))
+        text = bytes(limits.inflate(bytes(part[4:begin]), limits.CHECKPOINT))
         limits.check_values(text)
         pieces = [_piece(fields) for fields in json_in(text)]
         if begin + sum(piece.length for piece in pieces) != len(part):
             raise ValueError("its index names other bytes")
     except (ValueError, TypeError) as error:
         raise InvalidLogError(f"{label}: the state in it cannot be decoded: {error}") from None
-    decoded: list[tuple[Piece, bytes]] = []
+    view = memoryview(part)
+    decoded: list[tuple[Piece, memoryview]] = []
     for piece in pieces:
-        decoded.append((piece, part[begin : begin + piece.length]))
+        decoded.append((piece, view[begin : begin + piece.length]))
         begin += piece.length
     return decoded
 
@@ -704,7 +716,7 @@ def _piece(fields: object) -> Piece:
     raise ValueError(f"{str(fields)[:80]} is no part of a file of the state")
 
 
-def write(folder: Path, state: QueryState, parts: Iterable[tuple[str, bytes]]) -> list[Path]:
+def write(folder: Path, state: QueryState, parts: Iterable[tuple[str, Part]]) -> list[Path]:
     """Write the state into a new folder.
 
     Args:

@@ -195,7 +195,7 @@ def _write_state(held: Held | None, done: Callable[[int, int], None], draft: Pat
     state = held.state
     parts = packing.read_state(held.log, held.window, held.query_id, state)
 
-    def counted() -> Iterator[tuple[str, bytes]]:
+    def counted() -> Iterator[tuple[str, query_state.Part]]:
         for number, part in enumerate(parts, 1):
             yield part
             done(number, len(state.positions))

@@ -172,9 +172,12 @@ def live_records(
     log_id = view.log_id
     positions = _Positions(view, start, end)
     judge = Judge(view, term)
+    most = view.newest.likely_front if view.newest is not None else size
 
     def wanted(position: int) -> Range | None:
-        return None if position in cached else front_of(view.log, position, view.window, size)
+        if position in cached:
+            return None
+        return front_of(view.log, position, view.window, min(size, most))
 
     fronts = get_many(view.log.store, ((at, wanted(at)) for at in positions), at_once=at_once)
     for position, front in fronts:
@@ -199,6 +202,7 @@ def live_records(
         if record is None:
             continue
         log_id = log_id or record.header.log_id
+        most = record.likely_front
         check_log(view.log, record, log_id)
         judged = judge.add(record)
         # SAFETY(deliver-live) §3: readers deliver every live record

@@ -93,6 +93,14 @@ class SlotRecord(arrowfile.Opened):
                 return arrowfile.block_offset(end) + entry.size
         return end
 
+    @property
+    def likely_front(self) -> int:
+        """The bytes to read of the next record for its rows, if this one is like it.
+
+        What stands after the rows may be a part of a state, which readers of rows do not need.
+        """
+        return max(2 * self.size, GLANCE) if self.declared - self.size > GLANCE else WHOLE
+
     def proves_filled(self, position: int, log_id: str | None) -> bool:
         """Whether its writer had proof that the log `log_id` had a durable record at `position`."""
         return self.header.decided >= position and log_id in (None, self.header.log_id)

@@ -13,7 +13,7 @@ from sparkwal.checkpoints.audit import Break, audit_log, complete_until
 from sparkwal.checkpoints.carry import StreamCheckpoint
 from sparkwal.checkpoints.forkable import COLLECTED
 from sparkwal.checkpoints.queries import read_queries
-from sparkwal.format import keys, limits
+from sparkwal.format import keys
 from sparkwal.protocol import archive
 from sparkwal.protocol.archive import named_records
 from sparkwal.protocol.hint import Hints
@@ -146,9 +146,8 @@ def test_queries_names_the_first_position_whose_large_state_is_complete(
     place = logs.checkpoint("wal", "orders")
     stream = StatefulStream(logs.log(), place, Hints("wal", logs.tmp / "hints"))
     with monkeypatch.context() as patch:
-        patch.setattr(limits, "STATE", 100)
-        patch.setattr(query_state, "PART", 20)
-        patch.setattr(query_state, "PARTS", 4)
+        patch.setattr(query_state, "WHOLE", 200)
+        patch.setattr(query_state, "MOST", 200)
         stream.run(range(6))
         # The folder begins to carry its state anew.
         (place / "sparkwal-state.json").unlink()
