@@ -148,10 +148,14 @@ def latest(path: Path, kind: str) -> int:
     return max(numbers, default=-1)
 
 
-def torn(path: Path) -> str | None:
+def torn(path: Path, entry: Checkpoint | None = None) -> str | None:
     """The first file that Spark could not read when it starts, or None.
 
     Spark renames complete files into the folder but syncs none, so a loss of power may empty one.
+
+    Args:
+        path: the folder.
+        entry: the entry of the query's last record, or None.
     """
     if query_of(path) is None:
         return METADATA
@@ -168,13 +172,26 @@ def torn(path: Path) -> str | None:
     if (lacking := query_state.unreadable(path, done + 1)) is not None:
         return lacking
     # The list of a file source may lack the newest files that the last microbatch reads.
+    without_list = _without_list(path, entry)
     for source, offset in (by_source(read(path, f"offsets/{last}") or b"") or {}).items():
-        entry = listed(offset)
+        number = None if source in without_list else listed(offset)
         name = f"{SOURCES}/{source}"
         files = os.listdir(path / name) if (path / name).is_dir() else ()
-        if entry is not None and max((_number(file)[0] for file in files), default=-1) < entry:
+        if number is not None and max((_number(file)[0] for file in files), default=-1) < number:
             return name
     return None
+
+
+def _without_list(path: Path, last: Checkpoint | None) -> set[str]:
+    """The sources that keep no list of their own, by the query's last record.
+
+    Spark plans the source of a query that joins a stream with itself twice, and lists its files
+    once.
+    """
+    inputs = last.inputs if last else {}
+    plans = (read(path, name) or b"" for name in inputs if name.startswith("offsets/"))
+    planned = {source for plan in plans for source in by_source(plan) or {}}
+    return planned - {name.split("/")[1] for name in inputs if name.startswith(f"{SOURCES}/")}
 
 
 def _number(name: str) -> tuple[int, bool]:

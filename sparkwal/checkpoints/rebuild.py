@@ -346,8 +346,8 @@ def why_rebuild(
     """The reason to rebuild a folder, or None if it continues the log: at most 1 GET, or 2."""
     if owner is None:
         return "there is no checkpoint of this query"
-    if (name := folder.torn(target)) is not None:
-        return f"{name} in it is incomplete"
+    if (name := folder.torn(target, state.entry)) is not None:
+        return f"it is incomplete: {name}"
     offsets, commits = folder.latest(target, "offsets"), folder.latest(target, "commits")
     if state.log_id is None and base is None:
         return None if commits < 0 else "its log was deleted"

@@ -52,7 +52,7 @@ def test_a_folder_without_its_newest_list_is_rebuilt(room: Room, stream: Any) ->
     again.hidden = life.hidden
     again.run(range(4))
     assert room.values() == [0, 2, 3]
-    assert room.why() == f"sources/{life.source} in it is incomplete"
+    assert room.why() == f"it is incomplete: sources/{life.source}"
 
 
 def test_a_plan_of_a_version_to_come_is_refused_before_the_commit(room: Room) -> None:

@@ -179,19 +179,19 @@ REASONS = [
     (planned_otherwise_and_done, OTHER),
     (went_on_otherwise, OTHER),
     (other_beginning, OTHER),
-    (cut("offsets/4"), "offsets/4 in it is incomplete"),
-    (cut("offsets/4", 2), "offsets/4 in it is incomplete"),
-    (cut("offsets/4", 60), "offsets/4 in it is incomplete"),
-    (cut("offsets/3"), "offsets/3 in it is incomplete"),
+    (cut("offsets/4"), "it is incomplete: offsets/4"),
+    (cut("offsets/4", 2), "it is incomplete: offsets/4"),
+    (cut("offsets/4", 60), "it is incomplete: offsets/4"),
+    (cut("offsets/3"), "it is incomplete: offsets/3"),
     (cut("sources/0/2", 10), OTHER),
-    (without("sources"), "sources/0 in it is incomplete"),
+    (without("sources"), "it is incomplete: sources/0"),
     (ahead, "it is ahead of the log"),
     (planned_twice, "it is ahead of the log"),
     (done_too_early, "it is ahead of the log"),
     (no_note_before_the_next, "it lacks a commit"),
     (without("commits/4"), "it lacks the commit of its last microbatch, which is in the log"),
-    (without("metadata"), "metadata in it is incomplete"),
-    (cut("metadata", 5), "metadata in it is incomplete"),
+    (without("metadata"), "it is incomplete: metadata"),
+    (cut("metadata", 5), "it is incomplete: metadata"),
     (of_another_query, "it belongs to another log"),
 ]
 
@@ -250,6 +250,23 @@ def test_a_folder_that_agrees_with_the_log_is_not_changed(
     assert content(stream.place) == before
     room.stream(stream.place).run(range(9))
     assert room.values() == list(range(9))
+
+
+class ReadTwice(FileStream):
+    """A query that joins a stream with itself: Spark plans one source twice, which has one list."""
+
+    def write_offsets(self, number: int, entry: int) -> None:
+        super().write_offsets(number, entry)
+        plan = (self.place / f"offsets/{number}").read_text()
+        self.write(f"offsets/{number}", plan + "\n" + plan.splitlines()[-1])
+
+
+def test_a_folder_whose_query_reads_one_source_twice_is_used(room: Room) -> None:
+    hints = Hints("wal", room.tmp / "hints")
+    stream = ReadTwice(room.log, room.checkpoint(), hints)
+    stream.run(range(5))
+    stream.plan(5, range(6), each=1)
+    assert room.checkpoint() == stream.place and room.why() is None
 
 
 def test_files_that_another_machine_wrote_and_archived_are_not_read_again(room: Room) -> None:

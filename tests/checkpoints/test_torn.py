@@ -67,8 +67,8 @@ def test_a_file_that_lost_its_content_is_found(
         content = FILES[name][:-4] + bytes(4)  # a source's own text is not ours to read
     (place / name).write_bytes(FILES[name][:12] if content is None else content)
     for last in (-1, 6, 7, 8):
-        assert why(place, last) == f"{name} in it is incomplete"
-    assert why(place, -1, log_id=None) == f"{name} in it is incomplete"
+        assert why(place, last) == f"it is incomplete: {name}"
+    assert why(place, -1, log_id=None) == f"it is incomplete: {name}"
 
 
 @pytest.mark.parametrize("name", ["offsets/8", "commits/7"])
@@ -79,13 +79,13 @@ def test_a_file_that_is_nested_too_deeply_is_torn(place: Path, name: str) -> Non
 
 def test_a_missing_plan_that_spark_needs_is_found(place: Path) -> None:
     (place / "offsets/7").unlink()
-    assert why(place, 7) == "offsets/7 in it is incomplete"
+    assert why(place, 7) == "it is incomplete: offsets/7"
 
 
 def test_a_note_without_its_plan_is_found(place: Path) -> None:
     for number in (6, 7, 8):
         (place / f"offsets/{number}").unlink()
-    assert why(place, -1) == "offsets/7 in it is incomplete"
+    assert why(place, -1) == "it is incomplete: offsets/7"
 
 
 @pytest.mark.parametrize("left", ["nothing", "older lists", "an empty folder"])
@@ -98,7 +98,7 @@ def test_a_plan_of_files_without_the_list_of_them_is_found(place: Path, left: st
         (place / "sources/0").rmdir()
         (place / "sources").rmdir()
     for last in (-1, 6, 7, 8):
-        assert why(place, last) == "sources/0 in it is incomplete"
+        assert why(place, last) == "it is incomplete: sources/0"
 
 
 def test_the_list_of_files_that_a_later_one_repeats_may_be_gone(place: Path) -> None:
