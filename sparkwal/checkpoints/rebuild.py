@@ -16,6 +16,7 @@ from typing import Unpack
 from sparkwal import events
 from sparkwal.checkpoints import carry, folder, names, packing, query_state
 from sparkwal.checkpoints.accepting import accepted, check_listed
+from sparkwal.checkpoints.compacted import with_interval
 from sparkwal.checkpoints.folder import Owner, owner_of, sweep
 from sparkwal.checkpoints.fork import (
     Fork,
@@ -427,7 +428,8 @@ def _files(
     if files is None:
         files = packing.read_files(log, state.window, state.query_id, entry, state.record)
     record = log.locate(keys.slot(entry.position, state.window), state.window)
-    files = accepted(files, last, record)
+    # SAFETY(rebuild-interval) §12: Spark derives from a rebuilt folder the interval of its lists
+    files = with_interval(accepted(files, last, record))
     # The log holds microbatch N, so it has ended. Without commits/N Spark would read its input
     # again, which may be archived. Its text is that of commits/N−1, except that a sink which began
     # with N is missing from the names.

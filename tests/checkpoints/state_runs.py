@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import sparkwal
-from sparkwal.checkpoints import folder, query_state
+from sparkwal.checkpoints import compacted, folder, query_state
 from sparkwal.checkpoints.forkable import carrying, not_carried
 from sparkwal.errors import DivergedCheckpointError, FencedError, OptionError
 from sparkwal.format import keys, schema
@@ -31,6 +31,7 @@ from sparkwal.protocol.view import LogView
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore, NotFound
 from sparkwal.testing.memory import MemoryStore
+from tests.checkpoints import stream as streams
 from tests.checkpoints.state_files import PROVIDERS, Keys
 from tests.checkpoints.stateful import DEDUPLICATE, JOIN, SOURCE_LOG, StatefulStream, Store
 from tests.protocol.query import Query
@@ -408,6 +409,9 @@ def run(seed: int, tmp: Path) -> None:
         patch.setattr(query_state, "SMALL", 200)
         patch.setattr(query_state, "PART", world.random.choice([60, 150, 600]))
         patch.setattr(query_state, "MOST_RUNS", world.random.choice([3, 64]))
+        interval = world.random.choice([2, 3, 10])
+        patch.setattr(streams, "COMPACT_EVERY", interval)
+        patch.setattr(compacted, "USUAL", interval)
         patch.setattr(query_state, "json_in", world.maintained(query_state.json_in))
         patch.setattr(commit, "FORWARD", world.random.choice([2, 6, 20]))
         try:

@@ -6,6 +6,7 @@ import itertools
 import json
 import uuid
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from sparkwal.checkpoints import folder
@@ -90,7 +91,7 @@ class FileStream:
         if not new:
             return None
         entry = max(self._lists(), default=-1) + 1
-        if (entry + 1) % COMPACT_EVERY:
+        if (entry + 1) % self.interval:
             self.write(f"sources/{self.source}/{entry}", _list(dict.fromkeys(new, entry)))
         else:
             self.write(
@@ -155,10 +156,25 @@ class FileStream:
         lists = (self.place / "sources" / self.source).glob("[0-9]*")
         return {int(file.name.removesuffix(".compact")): file for file in lists}
 
+    @cached_property
+    def interval(self) -> int:
+        """The interval of the compacted lists, which Spark derives when the query starts."""
+        compacted = sorted(number for number, file in self._lists().items() if file.suffix)
+        if not compacted:
+            return COMPACT_EVERY
+        if len(compacted) > 1:
+            return compacted[-1] - compacted[-2]
+        count = compacted[0] + 1
+        if count // 2 > COMPACT_EVERY:
+            return next(n for n in range(COMPACT_EVERY, count + 1) if count % n == 0)
+        return count
+
     def _seen(self) -> dict[int, int]:
         found: dict[int, int] = {}
         lists = self._lists()
-        begin = max((n for n, file in lists.items() if file.suffix), default=0)
+        begin = max((max(lists, default=-1) + 1) // self.interval * self.interval - 1, 0)
+        if begin and not lists[begin].suffix:
+            raise FileNotFoundError(f"{begin}.compact doesn't exist")
         for file in (lists[number] for number in lists if number >= begin):
             for line in file.read_text().splitlines()[1:]:
                 entry = json.loads(line)

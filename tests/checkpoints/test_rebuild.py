@@ -71,6 +71,7 @@ def test_a_lost_folder_is_rebuilt_unchanged(room: Room, microbatches: int) -> No
     last = microbatches - 1
     names = [*folder.microbatch_files(place, last), f"commits/{last}", "metadata", "sparkwal.json"]
     before = content(place)
+    names += [name for name in before if folder.is_compact(name) and name not in names]
     shutil.rmtree(place)
     assert room.checkpoint() == place and room.why() == "there is no checkpoint of this query"
     assert content(place) == {name: before[name] for name in names}
@@ -250,6 +251,20 @@ def test_a_folder_that_agrees_with_the_log_is_not_changed(
     assert content(stream.place) == before
     room.stream(stream.place).run(range(9))
     assert room.values() == list(range(9))
+
+
+@pytest.mark.proves("rebuild-interval")
+@pytest.mark.parametrize("interval", [COMPACT_EVERY, 2 * COMPACT_EVERY])
+def test_spark_finds_its_compacted_lists_in_each_rebuilt_folder(room: Room, interval: int) -> None:
+    """Spark derives their interval from the lists that it finds."""
+    stream = room.stream(room.checkpoint(folder="of the first life"))
+    # A log of an earlier version has other intervals: a rebuilt folder had one compacted list.
+    stream.interval = interval
+    for life, files in enumerate((27, 38, 56, 59, 79, 100, 119, 131)):
+        stream.run(range(files))
+        stream = room.stream(room.checkpoint(folder=f"life {life}"))
+    stream.run(range(140))
+    assert room.values() == list(range(140))
 
 
 class ReadTwice(FileStream):

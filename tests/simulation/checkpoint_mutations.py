@@ -249,6 +249,13 @@ MUTATIONS = [
         "    if False:\n",
     ),
     Mutation(
+        "rebuild-interval",
+        _STATEFUL,
+        "checkpoints/rebuild.py",
+        "    files = with_interval(accepted(files, last, record))\n",
+        "    files = accepted(files, last, record)\n",
+    ),
+    Mutation(
         "rebuild-commit",
         _ARCHIVES,
         "checkpoints/rebuild.py",
