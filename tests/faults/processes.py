@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,13 +215,23 @@ class Application:
 
 
 class Driver(Application):
-    """A faults.driver that starts Spark, then does one piece of work after another."""
+    """A program that starts Spark, then does one piece of work after another.
+
+    Args:
+        program: its command.
+    """
 
     def __init__(
-        self, name: str, folder: Path, *arguments: str, temporary: Path | None = None
+        self,
+        name: str,
+        folder: Path,
+        *arguments: str,
+        temporary: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = (*DRIVER, "--standby"),
     ) -> None:
-        command = [*DRIVER, "--standby", *arguments]
-        super().__init__(name, folder, command, temporary or folder / f"{name}.tmp")
+        command = [*program, *arguments]
+        super().__init__(name, folder, command, temporary or folder / f"{name}.tmp", environment)
         self._reported_before = 0
 
     def lines(self) -> list[str]:

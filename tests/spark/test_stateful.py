@@ -15,30 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import sparkwal
+from faults.stateful import EAGER, PROVIDERS
 from sparkwal import Log
 from sparkwal.errors import InvalidLogError
 from tests.spark.queries import append, commits, lose_last
 
 pytestmark = pytest.mark.spark
-
-STATE = "spark.sql.streaming.stateStore"
-ROCKS = {
-    f"{STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state."
-    "RocksDBStateStoreProvider"
-}
-CHANGELOG = f"{STATE}.rocksdb.changelogCheckpointing.enabled"
-PROVIDERS = {
-    "hdfs": {},
-    "rocksdb": {**ROCKS, CHANGELOG: "true"},
-    "rocksdb, format 2": {**ROCKS, CHANGELOG: "true", f"{STATE}.checkpointFormatVersion": "2"},
-    "rocksdb without a changelog": {**ROCKS, CHANGELOG: "false"},
-}
-# Spark makes snapshots, and deletes old versions, while the few microbatches of a test run.
-EAGER = {
-    f"{STATE}.maintenanceInterval": "100ms",
-    f"{STATE}.minDeltasForSnapshot": "2",
-    "spark.sql.streaming.minBatchesToRetain": "2",
-}
 
 
 def distinct(rows: DataFrame) -> DataFrame:
