@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Container, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
@@ -168,7 +168,7 @@ def verify_store(
         report.torn += map(_waiting, head.torn if head else ())
         return report
     # List the objects after finding the head, so that the list holds all records before it.
-    listed = {entry.key for entry in all_entries(log.store, keys.batches_prefix(log.prefix))}
+    listed = {e.key: e.size for e in all_entries(log.store, keys.batches_prefix(log.prefix))}
     window = head.window
     report.head = _end(log, head, listed)
     floor = Floor(log, head.live.header.log_id)
@@ -207,7 +207,7 @@ def verify_store(
         if done is not None:
             done(position + 1 - report.floor, report.head + 1 - report.floor)
     chain.end(head)
-    _add_others(report, floor, window, listed - named)
+    _add_others(report, floor, window, listed.keys() - named)
     if has_blocks and not fast:
         segments = check_segments(log, with_records=True)
     report.problems += segments.problems
@@ -246,7 +246,7 @@ def _head(log: LogStore, report: Report) -> Head | None:
         return None
 
 
-def _end(log: LogStore, head: Head, listed: Set[str]) -> int:
+def _end(log: LogStore, head: Head, listed: Container[str]) -> int:
     """The last position. A damaged end belongs to the log, although the head is before it."""
     position = head.position
     while not head.torn and log.key(keys.slot(position + 1, head.window)) in listed:
@@ -378,7 +378,7 @@ class _Chain:
         return self._archives[name]
 
 
-def _missing_copied(log: LogStore, record: SlotRecord, listed: Set[str]) -> Iterator[str]:
+def _missing_copied(log: LogStore, record: SlotRecord, listed: Container[str]) -> Iterator[str]:
     """A line for each missing object of a commit whose rows a segment has."""
     header = record.header
     assert isinstance(header, CommitHeader)

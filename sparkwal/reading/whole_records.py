@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import replace
+from functools import partial
 
 from isal.isal_zlib import crc32
 
@@ -16,7 +18,7 @@ from sparkwal.protocol.segments import Opened
 from sparkwal.protocol.slots import SlotRecord, TornRecord, open_slot
 from sparkwal.protocol.view import LogView, Slot
 from sparkwal.reading.segments import Segments
-from sparkwal.store.base import Front, LogStore, NotFound, sound
+from sparkwal.store.base import PART_SIZE, Front, LogStore, NotFound, sound
 from sparkwal.store.parallel import run_parallel
 
 
@@ -70,6 +72,8 @@ def check_whole(log: LogStore, position: int, window: int, data: bytes) -> SlotR
             raise InvalidLogError(f"{name}: the checkpoint in it does not match its CRC-32")
         if entry.state and crc32(data[end : end + entry.state.bytes]) != entry.state.crc32:
             raise InvalidLogError(f"{name}: the state in it does not match its CRC-32")
+    # Without a part of a state.
+    record = replace(record, front=record.front[: record.size])
     if is_cut:
         raise CutFooter(name, len(data), record)
     return record
@@ -83,7 +87,7 @@ def checked_slots(
     log: LogStore,
     live: SlotRecord,
     span: range,
-    listed: Set[str],
+    listed: Mapping[str, int],
     trusted: Set[int],
     problem: Callable[[str], None],
 ) -> Iterator[tuple[int, Checked]]:
@@ -93,7 +97,7 @@ def checked_slots(
         log: the log.
         live: its newest live record.
         span: the positions.
-        listed: the keys of the objects of the log.
+        listed: the sizes of the objects of the log by key.
         trusted: the blocks with a segment that stands for its records.
         problem: called with a line for each long run of positions without an object.
 
@@ -104,7 +108,7 @@ def checked_slots(
     window = live.header.window
     start, end = span.start, span.stop
 
-    def fetch(position: int) -> tuple[int, Checked]:
+    def check(position: int) -> tuple[int, Checked]:
         try:
             record = whole_record(log, position, window)
             return position, record or _no_record(position)
@@ -112,6 +116,14 @@ def checked_slots(
             return position, part
         except InvalidLogError as error:
             return position, str(error)
+
+    def fetch(position: int) -> Callable[[], tuple[int, Checked]]:
+        later = partial(check, position)
+        # A record with a part of a state may have 32 MiB and more: one is in memory at a time.
+        if listed.get(log.key(keys.slot(position, window)), 0) > PART_SIZE:
+            return later
+        found = later()
+        return lambda: found
 
     stretches: Iterable[Opened | range] = [range(start, end)]
     if trusted:
@@ -121,7 +133,8 @@ def checked_slots(
     for stretch in stretches:
         part = range(max(stretch.start, start), min(stretch.stop, end))
         if isinstance(stretch, range) or stretch.block not in trusted:
-            yield from run_parallel(log.store, fetch, positions.of(part, problem))
+            for found in run_parallel(log.store, fetch, positions.of(part, problem)):
+                yield found()
             continue
         records = {record.header.position: record for record in stretch.records(start, end)}
         for position in positions.of(part, problem):
@@ -136,7 +149,7 @@ def _no_record(position: int) -> str:
 class _Positions:
     """The positions that have an object in the LIST of a log."""
 
-    def __init__(self, log: LogStore, window: int, listed: Set[str]) -> None:
+    def __init__(self, log: LogStore, window: int, listed: Iterable[str]) -> None:
         self._log = log
         self._window = window
         prefix = keys.batches_prefix(log.prefix)

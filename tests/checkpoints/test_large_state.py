@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+import sparkwal
 from sparkwal.checkpoints import names, packing, query_state
 from sparkwal.checkpoints.query_state import Part
 from sparkwal.errors import OptionError
@@ -168,3 +170,24 @@ def test_a_large_state_whose_changes_are_missing_is_carried_in_parts(
         version = state.version
         assert rebuilt.load(store, version) == stream.expected(store, version), number
     assert query_id == stream.query_id
+
+
+def test_verify_has_one_large_record_in_memory_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_state, "_is_due", lambda *_: False)
+    threads: list[int] = []
+
+    class WholeStore(CountingStore):
+        def get(self, key: str) -> bytes:
+            body = super().get(key)
+            if len(body) > PART_SIZE:
+                threads.append(threading.get_ident())
+            return body
+
+    store = WholeStore()
+    changed(store, tmp_path, PART_SIZE + MIB, 4)
+    threads.clear()
+    report = sparkwal.verify(store.path())
+    assert report.ok and report.rows == 4
+    assert len(threads) >= 3 and {*threads} == {threading.get_ident()}
