@@ -21,7 +21,7 @@ from tests import classes
 from tests.clusters import standalone
 from tests.spark.tables.session import s3a as s3a_settings
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def report(lives: Lives) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "kills", "ahead"),
-    [(0, 2, 5), *(pytest.param(seed, 20, 15, marks=pytest.mark.slow) for seed in (1, 2, 3))],
+    [(0, 2, 3), *((seed, 20, 15) for seed in (1, 2, 3))],
 )
 def test_stateful_queries_killed_at_any_moment_write_each_row_once(
     on_machines: LivesOnMachines, seed: int, kills: int, ahead: int
@@ -81,7 +81,6 @@ def test_stateful_queries_killed_at_any_moment_write_each_row_once(
     on_machines.finish()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "kills"), [(0, 4), (1, 4), (2, 4)])
 def test_stateful_queries_on_a_cluster_whose_processes_die_write_each_row_once(
     on_cluster: LivesOnCluster, seed: int, kills: int
