@@ -302,9 +302,9 @@ def _no_query(fork: Fork, log: LogStore, begin: _Begin, query_id: str) -> Option
             "checkpoints: such commits name no offsets of a source, so there is nothing to fork"
         )
     names = sorted(entry.name or query for query, entry in header.checkpoints.items())
-    others = (
-        f"the queries there are {', '.join(map(repr, names[:10]))}" if names else "no query did"
-    )
+    if not names:
+        return OptionError(f"no query wrote anything {here}: fork at a later position")
     return OptionError(
-        f"query {fork.name!r} wrote nothing {here}: {others}. Name one of them, or a later position"
+        f"query {fork.name!r} wrote nothing {here}: the queries there are "
+        f"{', '.join(map(repr, names[:10]))}. Name one of them, or a later position"
     )

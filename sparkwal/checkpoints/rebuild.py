@@ -29,7 +29,7 @@ from sparkwal.checkpoints.forkable import not_carried
 from sparkwal.checkpoints.offsets import check_commit
 from sparkwal.checkpoints.place import Base, find_base
 from sparkwal.checkpoints.replacing import alone, replace
-from sparkwal.checkpoints.unread import check_files
+from sparkwal.checkpoints.unread import check_files, check_repeated
 from sparkwal.errors import OptionError
 from sparkwal.format import keys
 from sparkwal.format.header import Checkpoint, QueryState
@@ -290,6 +290,7 @@ def decide(
     held = None
     if state.entry is not None and state.entry.state is not None:
         held = Held(begin, state.window, state.query_id, state.entry.state)
+        check_repeated(files, state.batch_id, target)
         files = {file: query_state.moved(file, data, target) for file, data in files.items()}
     own = {
         names.METADATA: b'{"id":"%s"}' % query_id.encode(),

@@ -31,17 +31,12 @@ def check_files(base: Base, files: Mapping[str, bytes], *, ignore_missing: bool)
     Raises:
         OptionError: a file is missing.
     """
-    batch_id = base.origin.batch_id
-    begin = _listed(files, batch_id)
+    begin = _listed(files, base.origin.batch_id)
     if not begin:
         return
-    if base.entry.state is not None:
-        # A fork of a stateful query reads the input of that microbatch again.
-        before = _listed(files, batch_id - 1)
-        begin = {source: before.get(source, -1) for source in begin}
     query = base.origin.name
     try:
-        newest = {**files, **_newest_files(base, files)}
+        newest = _newest_files(base, files)
     except InvalidLogError as damage:
         reason = f"the newest checkpoint of the forked query cannot be read: {damage}"
         events.emit(events.ForkNotChecked(base.log.url, query, reason))
@@ -65,6 +60,36 @@ def check_files(base: Base, files: Mapping[str, bytes], *, ignore_missing: bool)
             "position, or give sparkwal.Fork ignore_missing_files=True to leave their rows out"
         )
     events.emit(events.ForkNotChecked(base.log.url, query, f"{reason}: their rows are left out"))
+
+
+def check_repeated(files: Mapping[str, bytes], batch_id: int, folder: Path) -> None:
+    """Check the files that a stateful query reads again when it repeats a microbatch for its state.
+
+    It looks at files on this machine's disks only.
+
+    Args:
+        files: the checkpoint at that microbatch, by names.
+        batch_id: the microbatch.
+        folder: the new folder, for the message.
+
+    Raises:
+        OptionError: a file is missing.
+    """
+    before = _listed(files, batch_id - 1)
+    ends = _listed(files, batch_id)
+    read = {
+        path
+        for source, path, number in listed_files(files)
+        if before.get(source, -1) < number <= ends.get(source, -1)
+    }
+    # SAFETY(repeat-whole-input) §12: Spark passes over a missing file, and the state would lack it
+    if missing := sorted(filter(is_missing, read)):
+        raise OptionError(
+            f"cannot make {folder}: a stateful query repeats microbatch {batch_id} for its state, "
+            f"and {missing[0]}, which it read, is missing. Put it back (cleanSource moves or "
+            "deletes such files: leave it out). Otherwise start a query with another name, whose "
+            "state is empty, and let its source begin at files of your choice"
+        )
 
 
 def _listed(files: Mapping[str, bytes], batch_id: int) -> dict[str, int]:

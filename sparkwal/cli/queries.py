@@ -97,7 +97,7 @@ def _row(info: QueryInfo) -> dict[str, Any]:
         "microbatch": info.batch_id,
         "position": info.position,
         "time (UTC)": moment(info.timestamp_ms),
-        "number": info.rows,
+        "rows": info.rows,
         "sources": sources,
         "forks": forks,
     }

@@ -73,6 +73,8 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
     reported: list[events.Event] = []
     unsubscribe: Callable[[], None] = events.subscribe(reported.append)
     monkeypatch.setattr(rebuild, "open_log", lambda *_, **__: log)
+    # The files of the streams are nowhere.
+    monkeypatch.setattr(unread, "is_missing", lambda _: False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     yield Room(store, log, tmp_path, reported)
     unsubscribe()

@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 import sparkwal
-from sparkwal.checkpoints import compacted, folder, query_state
+from sparkwal.checkpoints import compacted, folder, query_state, unread
 from sparkwal.checkpoints.forkable import carrying, not_carried
 from sparkwal.errors import DivergedCheckpointError, FencedError, OptionError
 from sparkwal.format import keys, schema
@@ -383,6 +384,12 @@ class World:
             with pytest.raises(OptionError, match=re.escape(why)):
                 sparkwal.checkpoint(self.store.path("fork"), "new", folder=place, fork=fork)
             return
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(unread, "is_missing", lambda _: True)
+            with suppress(OptionError):
+                sparkwal.checkpoint(self.store.path("fork"), "new", folder=place, fork=fork)
+                number = folder.latest(place, "offsets")
+                assert not self.stream("fork", place).input(number), "a file of it is missing"
         is_done = False
         while not is_done:
             if self.random.random() < 0.3:
@@ -407,6 +414,8 @@ def run(seed: int, tmp: Path) -> None:
         # Each machine sets its own.
         patch.setenv("XDG_STATE_HOME", str(tmp / "home"))
         patch.setattr(query_state, "SMALL", 200)
+        # The files of the stream are nowhere.
+        patch.setattr(unread, "is_missing", lambda _: False)
         patch.setattr(query_state, "PART", world.random.choice([60, 150, 600]))
         patch.setattr(query_state, "MOST_RUNS", world.random.choice([3, 64]))
         interval = world.random.choice([2, 3, 10])

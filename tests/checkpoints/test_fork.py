@@ -28,6 +28,7 @@ from sparkwal.store.local import LocalStore
 from sparkwal.store.s3_errors import Denied
 from tests.chains import beginning, put_next
 from tests.checkpoints.forks import Logs, OffsetStream, fork_of
+from tests.checkpoints.stateful import StatefulStream
 from tests.checkpoints.stream import FileStream
 from tests.protocol.query import Query, StoppedClock
 
@@ -300,6 +301,29 @@ def test_a_file_that_the_fork_must_read_again_is_missing(
     logs.checkpoint("wal-v2", "new", fork=fork_of(22))
     with pytest.raises(OptionError, match=r"000004.json"):
         logs.checkpoint("wal-v3", "new", fork=fork_of(4))
+
+
+@pytest.mark.parametrize("place", [2, 13, 25])
+def test_a_file_that_a_stateful_query_repeats_is_missing(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Spark passes over it. The state would lack its keys, and the query write them again."""
+    hints = Hints("wal", logs.tmp / "hints")
+    folder = logs.checkpoint("wal", "orders")
+    StatefulStream(logs.log(), folder, hints).run(range(25))
+    gone = {f"file:///data/in/{place - 1:06d}.json"}
+    monkeypatch.setattr(unread, "is_missing", gone.__contains__)
+    line = sparkwal.Fork("s3://bucket/wal", "orders", at=place, ignore_missing_files=True)
+    with pytest.raises(OptionError, match=rf"repeats microbatch {place - 1}.*{place - 1:06}.json"):
+        logs.checkpoint("wal-v2", "new", fork=line)
+    for other in {2, 13, 25} - {place}:
+        line = sparkwal.Fork("s3://bucket/wal", "orders", at=other, ignore_missing_files=True)
+        logs.checkpoint(f"wal-v{other}", "new", fork=line)
+    # The folder that is there needs nothing.
+    assert logs.checkpoint("wal", "orders") == folder
+    if place == 25:
+        with pytest.raises(OptionError, match="cleanSource"):
+            logs.checkpoint("wal", "orders", machine="another")
 
 
 @contextmanager

@@ -88,6 +88,13 @@ MUTATIONS = [
         "        pass\n",
     ),
     Mutation(
+        "repeat-whole-input",
+        _STATEFUL,
+        "checkpoints/unread.py",
+        "    if missing := sorted(filter(is_missing, read)):\n",
+        "    if missing := ():\n",
+    ),
+    Mutation(
         "fork-repeats",
         _STATEFUL,
         "protocol/task.py",
