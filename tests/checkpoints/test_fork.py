@@ -236,7 +236,7 @@ def test_a_query_that_never_wrote_there_is_refused(logs: Logs) -> None:
     logs.written(3)
     with pytest.raises(OptionError, match=r"'bills' wrote nothing up to position 2.*'orders'"):
         logs.checkpoint("wal-v2", "new", fork=fork_of(2, name="bills"))
-    with pytest.raises(OptionError, match="wrote nothing up to position 0"):
+    with pytest.raises(OptionError, match="no query wrote anything up to position 0"):
         logs.checkpoint("wal-v2", "new", fork=fork_of(0))
     with pytest.raises(OptionError, match="the last position of .* is 3"):
         logs.checkpoint("wal-v2", "new", fork=fork_of(4))
