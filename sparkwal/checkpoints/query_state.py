@@ -47,6 +47,7 @@ WHOLE = 128 * 2**20
 _CHANGES, _WHOLE = ("delta", "changelog"), ("snapshot", "zip")
 _FILE = re.compile(names.STATE_FILE)
 _PARTITIONS = re.compile(rb'"numPartitions"\s*:\s*([0-9]{1,6})')
+_LIMIT = b'"operatorName":"globalLimit"'
 _NUMBER = re.compile("[0-9]{1,9}")
 _TRIES = 5
 # With so many records the next one carries the whole state: no reader would take many more.
@@ -552,11 +553,11 @@ def _scan(path: Path) -> tuple[list[_Store], list[str]]:
         top = f"{names.STATE}/{operator}"
         described = [*_below(path, f"{top}/_metadata"), *_below(path, f"{top}/_stateSchema")]
         metadata += described
-        counts = [
-            int(count)
-            for name in described
-            for count in _PARTITIONS.findall((path / name).read_bytes())
-        ]
+        texts = [(path / name).read_bytes() for name in described]
+        counts = [int(count) for text in texts for count in _PARTITIONS.findall(text)]
+        # Spark runs a limit in one partition, and describes it with as many as all others.
+        if any(_LIMIT in text for text in texts):
+            counts = [1]
         by_partition: dict[int, dict[str, _Store]] = {}
         for partition in range(max(counts, default=0)) if counts else _numbers(path / top):
             name = f"{top}/{partition}"

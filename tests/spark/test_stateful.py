@@ -32,6 +32,10 @@ def windows(rows: DataFrame) -> DataFrame:
     return counted.select(F.col("count").alias("id"))
 
 
+def limited(rows: DataFrame) -> DataFrame:
+    return rows.dropDuplicates(["id"]).limit(25).select("id")
+
+
 def joined(rows: DataFrame) -> DataFrame:
     other = rows.select(F.col("id").alias("other"), F.col("at").alias("then"))
     both = rows.withWatermark("at", "1 hour").join(
@@ -65,11 +69,13 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "distinct": distinct,
     "windows": windows,
     "joined": joined,
+    "limited": limited,
     "running sums": running_sums,
 }
 # Each query, and each provider.
 USUAL = {
     ("distinct", "hdfs"),
+    ("limited", "hdfs"),
     ("windows", "rocksdb"),
     ("joined", "rocksdb without a changelog"),
     ("running sums", "rocksdb"),
