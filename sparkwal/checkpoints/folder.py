@@ -166,11 +166,13 @@ def torn(path: Path, entry: Checkpoint | None = None) -> str | None:
     needed += [f"commits/{done}"] if done >= 0 else []
     needed += _source_files(path)
     unreadable = next((name for name in needed if not _is_complete(path, name)), None)
-    if unreadable or last < 0:
+    if unreadable:
         return unreadable
     # SAFETY(whole-state) §12: a folder is used only if Spark can load the state of its next plan
     if (lacking := query_state.unreadable(path, done + 1)) is not None:
         return lacking
+    if last < 0:
+        return None
     # The list of a file source may lack the newest files that the last microbatch reads.
     without_list = _without_list(path, entry)
     for source, offset in (by_source(read(path, f"offsets/{last}") or b"") or {}).items():

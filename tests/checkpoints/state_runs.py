@@ -32,6 +32,7 @@ from sparkwal.protocol.view import LogView
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore, NotFound
 from sparkwal.testing.memory import MemoryStore
+from tests.checkpoints import stateful
 from tests.checkpoints import stream as streams
 from tests.checkpoints.state_files import PROVIDERS, Keys
 from tests.checkpoints.stateful import DEDUPLICATE, JOIN, SOURCE_LOG, StatefulStream, Store
@@ -418,6 +419,7 @@ def run(seed: int, tmp: Path) -> None:
         patch.setattr(unread, "is_missing", lambda _: False)
         patch.setattr(query_state, "PART", world.random.choice([60, 150, 600]))
         patch.setattr(query_state, "MOST_RUNS", world.random.choice([3, 64]))
+        patch.setattr(stateful, "RETAIN", world.random.choice([2, 3]))
         interval = world.random.choice([2, 3, 10])
         patch.setattr(streams, "COMPACT_EVERY", interval)
         patch.setattr(compacted, "USUAL", interval)
