@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -154,6 +155,10 @@ class Lifecycle(Coordinator):
         return replace(run, segments=maker.run(self._known[log.name].head))
 
 
+# A name such as "default.orders".
+_IN_CATALOG = re.compile(r"\w+(\.\w+)+")
+
+
 def target_of(
     table: str | None,
     keys: Sequence[str] = (),
@@ -177,12 +182,11 @@ def target_of(
         return None
     if not table.strip():
         raise OptionError("the table is ''; its URL or folder is expected")
-    if "/" not in table and not Path(table.strip()).is_dir():
+    if _IN_CATALOG.fullmatch(table.strip()) and not Path(table.strip()).is_dir():
         # A folder of that name here would be another table than the catalog's.
         raise OptionError(
             f"the table is {table!r}, which may be a name in a catalog; its URL or folder is "
-            f"expected: './{table.strip()}' for a new folder here, or what DESCRIBE DETAIL "
-            f"{table.strip()} shows as location"
+            "expected: ./NAME for a new folder here, or the location that DESCRIBE DETAIL shows"
         )
     for names in (keys, partition_by, cluster_by):
         if isinstance(names, str):

@@ -16,8 +16,8 @@ from sparkwal.spark.delta_lifecycle import target_of
     [
         (None, {"keys": ["id"]}, "name the table"),
         (" ", {}, "URL or folder"),
-        ("default.orders", {}, "name in a catalog.*'./default.orders'"),
-        ("orders", {}, "name in a catalog"),
+        ("default.orders", {}, "name in a catalog.*./NAME"),
+        ("lake.db.orders", {}, "name in a catalog"),
         ("./t", {"keys": "id"}, "a list of names"),
         ("./t", {"delete_when": "id = 1"}, "give keys"),
         ("./t", {"sequence_by": "id"}, "give keys"),
@@ -33,10 +33,9 @@ def test_a_table_that_makes_no_sense_is_refused(
     assert "secret" not in str(error.value)
 
 
-def test_a_folder_that_is_there_needs_no_slash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_needs_no_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "orders").mkdir()
-    target = target_of("orders")
-    assert target is not None and target.table == str(tmp_path / "orders")
+    (tmp_path / "v1.orders").mkdir()
+    for name in ("orders", "v1.orders"):
+        target = target_of(name)
+        assert target is not None and target.table == str(tmp_path / name)
