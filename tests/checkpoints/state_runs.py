@@ -434,7 +434,7 @@ def run(seed: int, tmp: Path) -> None:
             raise
 
 
-def run_many(seeds: range = range(300)) -> None:
+def run_many(seeds: range = range(400)) -> None:
     """Runs until one fails."""
     for seed in seeds:
         with tempfile.TemporaryDirectory() as tmp:
