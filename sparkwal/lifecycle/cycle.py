@@ -106,10 +106,8 @@ class Cycle:
         begun: the newest record of the chain at the beginning.
         logs: the logs, by name.
         record: the newest record of the chain.
-        errors: of other logs, whose open ranges this run could not finish.
+        errors: of logs, also of others, that cannot be read, or whose rows the table refused.
         has_written: a range went into the table, or was finished.
-        has_taken: the table took a range.
-        refused: the logs of which the table refused a range, with its error.
     """
 
     chain: Chain
@@ -120,8 +118,6 @@ class Cycle:
     record: ChainRecord = field(init=False)
     errors: dict[str, SparkWalError] = field(default_factory=dict)
     has_written: bool = False
-    has_taken: bool = False
-    refused: dict[str, SparkWalError] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.record = self.begun
@@ -226,8 +222,10 @@ class Cycle:
         Raises:
             WriteError: the table refused the rows of many logs, and took those of none.
         """
-        if len(self.refused) >= _MOST_REFUSED and not self.has_taken:
-            raise next(iter(self.refused.values()))
+        refusals = [error for error in self.errors.values() if is_refusal(error)]
+        has_taken = any(log.finished or log.compacted for log in self.logs.values())
+        if len(refusals) >= _MOST_REFUSED and not has_taken:
+            raise refusals[0]
         promise = self._promise(ranges, table)
         if promise is None:
             return
@@ -272,12 +270,18 @@ class Cycle:
         """The new positions of a log up to a time, or None without any.
 
         Raises:
-            SparkWalError: the log is unreadable.
+            SparkWalError: the log is unreadable, or waits because the table refused its rows.
             MovedOn: another process changed the lifecycle first.
         """
         state = log.state(self.record)
         if before_ms is None:
             return None
+        if len(self.logs) > 1 and (wait_ms := self._wait_of(state)) > 0:
+            raise WriteError(
+                f"{state.table} refused rows of {log.log.url} from position {state.start} on. They "
+                f"are tried again in {wait_ms // 1000} s, or at once by a run of this log alone. "
+                "Change the table so that it takes them"
+            )
         head = log.live_head
         view = head.view(log.log)
         with self.chain.unless_moved_on(self.record):
@@ -289,12 +293,6 @@ class Cycle:
         # can
         if state.unreadable and (errors := unreadable(log.log.root, [range_])):
             raise next(iter(errors.values()))
-        if len(self.logs) > 1 and (wait_ms := self._wait_of(state)) > 0:
-            raise WriteError(
-                f"{state.table} refused rows of {log.log.url} from position {range_.cut} on. They "
-                f"are tried again in {wait_ms // 1000} s, or at once by a run of this log alone. "
-                "Change the table so that it takes them"
-            )
         return range_
 
     def _wait_of(self, state: LogInChain) -> int:
@@ -397,8 +395,6 @@ class Cycle:
         present = {log.log.name for log in self.present}
         self.record, ranges, bad = finish_range(self.chain, self.record, table, present)
         self.has_written = True
-        self.has_taken = self.has_taken or bool(ranges)
-        self.refused |= {name: error for name, error in bad.items() if is_refusal(error)}
         self.errors |= bad
         for name in bad.keys() & self.logs.keys():
             self.logs[name].error = bad[name]
@@ -582,9 +578,10 @@ def finish_range(
     # If the process that burned the range died, only its rows show why.
     elif failed is not None or is_burned(promise, snapshot):
         bad = unreadable(chain.log.root, promise.ranges)
+        if failed is not None and not bad:
+            raise failed
     if failed is not None:
-        is_known = bool(bad) or isinstance(failed, WriteError)
-        if not is_known or len(present | names) == 1:
+        if len(present | names) == 1:
             raise failed
         reason = str(failed)
         events.emit(events.CompactionSuspended(chain.log.root.url, failed.stage, reason))
