@@ -238,8 +238,8 @@ class StreamCheckpoint:
         if path is None or (owner is None and not (path / names.STATE).is_dir()):
             return None
         before, last = last_record()
-        if before < 0 and owner is not None and owner.origin is not None:
-            before = owner.origin.batch_id
+        if before < 0 and owner is not None:
+            before = owner.forked_after
         self._check_same_origin(owner, last)
         # SAFETY(note-after-same-input) §12: a folder notes a microbatch without rows only after the
         # input that the log holds

@@ -60,6 +60,11 @@ class Owner:
     name: str
     origin: Origin | None = None
 
+    @property
+    def forked_after(self) -> int:
+        """The last microbatch whose rows are in the log that was forked; −1 without a fork."""
+        return self.origin.batch_id if self.origin else -1
+
 
 def local_folder(location: str) -> Path | None:
     """The folder of a checkpointLocation, or None if it is not on this machine's disk."""

@@ -277,19 +277,19 @@ def decide(
         # Without a log, keep the id that an earlier call drew for the query.
         return Decision(folder.query_of(target) or query_id, last, None, {})
     origin = entry.origin if entry else None
-    begin = log
+    carried_by = log
     if base is None:
         files = _files(log, state)
     else:
         origin = base.origin
-        begin, state = base.log, _forked(base)
-        files = _files(begin, state, base.files)
+        carried_by, state = base.log, _forked(base)
+        files = _files(carried_by, state, base.files)
         assert forking is not None
         check_files(base, files, ignore_missing=forking.fork.ignore_missing_files)
         why = f"{why}; the query begins {carry.beginning(origin)}"
     held = None
     if state.entry is not None and state.entry.state is not None:
-        held = Held(begin, state.window, state.query_id, state.entry.state)
+        held = Held(carried_by, state.window, state.query_id, state.entry.state)
         check_repeated(files, state.batch_id, target)
         files = {file: query_state.moved(file, data, target) for file, data in files.items()}
     own = {

@@ -62,7 +62,7 @@ def check_files(base: Base, files: Mapping[str, bytes], *, ignore_missing: bool)
     events.emit(events.ForkNotChecked(base.log.url, query, f"{reason}: their rows are left out"))
 
 
-def check_repeated(files: Mapping[str, bytes], batch_id: int, folder: Path) -> None:
+def check_repeated(files: Mapping[str, bytes], batch_id: int, target: Path) -> None:
     """Check the files that a stateful query reads again when it repeats a microbatch for its state.
 
     It looks at files on this machine's disks only.
@@ -70,7 +70,7 @@ def check_repeated(files: Mapping[str, bytes], batch_id: int, folder: Path) -> N
     Args:
         files: the checkpoint at that microbatch, by names.
         batch_id: the microbatch.
-        folder: the new folder, for the message.
+        target: the new folder, for the message.
 
     Raises:
         OptionError: a file is missing.
@@ -85,7 +85,7 @@ def check_repeated(files: Mapping[str, bytes], batch_id: int, folder: Path) -> N
     # SAFETY(repeat-whole-input) §12: Spark passes over a missing file, and the state would lack it
     if missing := sorted(filter(is_missing, read)):
         raise OptionError(
-            f"cannot make {folder}: a stateful query repeats microbatch {batch_id} for its state, "
+            f"cannot make {target}: a stateful query repeats microbatch {batch_id} for its state, "
             f"and {missing[0]}, which it read, is missing. Put it back (cleanSource moves or "
             "deletes such files: leave it out). Otherwise start a query with another name, whose "
             "state is empty, and let its source begin at files of your choice"

@@ -105,7 +105,7 @@ class _Writer(PickledByValue):
         owner = folder.owner_of(path) if path else None
         noted = log_of(path) if path and owner is None else None
         # A fork begins after this microbatch, or repeats it for its state.
-        self.forked_after = owner.origin.batch_id if owner and owner.origin else -1
+        self.forked_after = owner.forked_after if owner else -1
         continues = path is not None and folder.latest(path, "commits") > self.forked_after
         # A checkpoint folder that sparkwal built names its log. In another folder, the first plan
         # writes a note of its log.

@@ -132,7 +132,7 @@ class FileStream:
         limits = replace(LIMITS, inline_threshold=self.inline)
         batches = [rows(*(file for file in new if file not in self.hidden))]
         owner = folder.owner_of(self.place)
-        forked_after = owner.origin.batch_id if owner and owner.origin else -1
+        forked_after = owner.forked_after if owner else -1
         result = write_partition(
             lambda: self.log,
             tasks,
