@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,14 +137,7 @@ def test_a_large_state_whose_changes_are_missing_is_carried_in_parts(
     monkeypatch.setattr(query_state, "MOST", 3000)
     monkeypatch.setattr(query_state, "WHOLE", 3000)
     hints = room.stream(room.tmp / "unused").hints
-    stream = StatefulStream(
-        room.log,
-        room.checkpoint(),
-        hints,
-        keys=2000,
-        provider=provider,
-        random=random.Random(0),
-    )
+    stream = StatefulStream(room.log, room.checkpoint(), hints, keys=2000, provider=provider)
     stream.run(range(600), 60)
     before = last_state(room.log)[1]
     # As after an error of the disk: the folder does not know what the log holds of it.

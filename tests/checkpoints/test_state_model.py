@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -38,14 +37,7 @@ def test_records_carry_three_times_the_changes_and_the_state_at_most(
     """The copies of the whole state cost as much as the changes; each record has a small index."""
     monkeypatch.setattr(query_state, "SMALL", 2000)
     hints = room.stream(room.tmp / "unused").hints
-    stream = StatefulStream(
-        room.log,
-        room.checkpoint(),
-        hints,
-        keys=100_000,
-        provider=provider,
-        random=random.Random(0),
-    )
+    stream = StatefulStream(room.log, room.checkpoint(), hints, keys=100_000, provider=provider)
     for files in range(50, 1251, 50):
         stream.run(range(files), 50)
         if files % 150 == 0:
