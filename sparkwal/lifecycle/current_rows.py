@@ -23,7 +23,7 @@ from sparkwal.lifecycle.current import (
     with_table,
 )
 from sparkwal.lifecycle.merging.keyed import holds, older_rows, resolve, winners
-from sparkwal.lifecycle.merging.merged_rows import merged, merged_winners, partial_columns
+from sparkwal.lifecycle.merging.merged_rows import merged, partial_columns
 from sparkwal.lifecycle.opening import open_table
 from sparkwal.lifecycle.table import SEQUENCE, ReadRows, ReadTable
 from sparkwal.options.reading import SourceOptions
@@ -201,15 +201,14 @@ class Current:
         in_order = self._in_order(marked)
         if self._is_partial(wide.names):
             rows = pa.Table.from_batches(in_order, marked)
-            merge = merged
         else:
-            merge = merged_winners
+            # The last row of a key decides, so memory holds no other.
             rows = winners(in_order, marked, keys, by)
         deleted = holds(compaction.delete_when, rows)
         counts = self._newer_than_tombstones(rows, deleted, compaction, keys, by)
         rows = rows.select([*needed, COLUMNS]).filter(counts)
         table = self._table_rows(narrow)
-        yield from merge(table, rows, deleted.filter(counts), keys, by)
+        yield from merged(table, rows, deleted.filter(counts), keys, by)
 
     def _is_partial(self, names: Sequence[str]) -> bool:
         """Whether a record of the newer rows lacks one of these columns."""

@@ -12,7 +12,7 @@ import pytest
 from sparkwal.errors import OptionError
 from sparkwal.lifecycle.merging import keyed, merged_rows
 from sparkwal.lifecycle.merging.keyed import winners
-from sparkwal.lifecycle.merging.merged_rows import merged, merged_winners
+from sparkwal.lifecycle.merging.merged_rows import merged
 from sparkwal.reading.metadata import COLUMNS, name_text
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -31,12 +31,9 @@ def with_all(rows: pa.Table) -> pa.Table:
     return rows.append_column(COLUMNS, pa.repeat(names, rows.num_rows))
 
 
-@pytest.mark.parametrize("merge", [merged, merged_winners])
 @pytest.mark.parametrize("by", ["", "n"])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_merge_is_a_dictionary(
-    seed: int, by: str, merge: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_is_a_dictionary(seed: int, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Table and tail together give one row for each key, for every size of a part."""
     for module in (keyed, merged_rows):
         monkeypatch.setattr(module, "PART_ROWS", 7)
@@ -81,7 +78,7 @@ def test_a_merge_is_a_dictionary(
 
     won = winners(batches(tail), schema, names, by)
     assert won.num_rows == len(last)
-    found = merge(batches([*table.values()]), with_all(won), won.column("gone"), names, by)
+    found = merged(batches([*table.values()]), with_all(won), won.column("gone"), names, by)
     rows = [one["row"] for batch in found for one in batch.to_pylist()]
     assert sorted(rows) == sorted(one["row"] for one in expected.values())
 
@@ -93,9 +90,8 @@ def test_nan_is_one_key() -> None:
     tail = pa.RecordBatch.from_pylist([{"k": nan, "row": 2}, {"k": -nan, "row": 3}], schema)
     won = winners(iter([tail]), schema, ["k"], "")
     no = pa.chunked_array([[False] * won.num_rows])
-    for merge in (merged, merged_winners):
-        found = pa.Table.from_batches(merge(iter([table]), with_all(won), no, ["k"], ""))
-        assert found.column("row").to_pylist() == [3]
+    found = pa.Table.from_batches(merged(iter([table]), with_all(won), no, ["k"], ""))
+    assert found.column("row").to_pylist() == [3]
 
 
 def after_merge(
@@ -110,17 +106,10 @@ def after_merge(
     won = winners(iter([rows[1]]), schema, ["k"], by)
     gone = pa.chunked_array([[row["v"] == "gone" for row in won.to_pylist()]], pa.bool_())
     marked = with_all(won)
-    merges = [merged, merged_winners]
     if columns_of is not None:
         marked = won.append_column(COLUMNS, pa.array(columns_of))
-        merges = [merged]
-    found, *others = (
-        sorted(pa.Table.from_batches(batches, schema).to_pylist(), key=repr)
-        for batches in (merge(iter([rows[0]]), marked, gone, ["k"], by) for merge in merges)
-    )
-    # As text, because NaN is not equal to NaN.
-    assert [repr(other) for other in others] == [repr(found)] * len(others)
-    return found
+    batches = merged(iter([rows[0]]), marked, gone, ["k"], by)
+    return sorted(pa.Table.from_batches(batches, schema).to_pylist(), key=repr)
 
 
 LONG = pa.schema([("k", pa.int64()), ("v", pa.string())])

@@ -15,7 +15,7 @@ import pytest
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.format.schema import from_arrow
 from sparkwal.lifecycle.merging.keyed import older_rows, winners
-from sparkwal.lifecycle.merging.merged_rows import merged, merged_winners
+from sparkwal.lifecycle.merging.merged_rows import merged
 from sparkwal.reading.metadata import COLUMNS, name_text
 from tests.lifecycle.lakes import Lake
 from tests.lifecycle.partial_cases import CASES, LATE
@@ -76,10 +76,8 @@ def by_arrow(
         only_winners: merge only the winning row of each key.
     """
     rows = pa.Table.from_pylist(tail, SCHEMA)
-    merge = merged
     if only_winners:
         rows = winners(rows.to_batches(), SCHEMA, ["k"], by)
-        merge = merged_winners
     table = pa.Table.from_pylist([*before], IN_TABLE)
     deletes = rows["gone"]
     if by:
@@ -87,7 +85,7 @@ def by_arrow(
         tombstones = pa.Table.from_pylist(pairs, IN_TABLE)
         counts = pc.or_(deletes, pc.invert(older_rows(tombstones.to_batches(), rows, ["k"], by)))
         rows, deletes = rows.filter(counts), deletes.filter(counts)
-    batches = merge(table.to_batches(), rows, deletes, ["k"], by)
+    batches = merged(table.to_batches(), rows, deletes, ["k"], by)
     return pa.Table.from_batches(batches, IN_TABLE).to_pylist()
 
 

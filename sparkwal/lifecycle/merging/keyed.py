@@ -83,25 +83,25 @@ def winners(
 
 def _last(tables: Sequence[pa.Table], keys: Sequence[str], sequence_by: str) -> pa.Table:
     table = pa.concat_tables(tables)
+    row = pa.array(range(table.num_rows), pa.int64())
+    order: pa.Array | pa.ChunkedArray = row
     if sequence_by:
-        table = table.take(sorted_by(table.column(sequence_by)))
-    order = pa.array(range(table.num_rows), pa.int64())
+        order = pc.add(pc.multiply(ranks(table.column(sequence_by)), table.num_rows), row)
     values = {f"key{number}": column for number, column in enumerate(_key_columns(table, keys))}
     groups = pa.table({**values, _ORDER: order}).group_by(list(values), use_threads=False)
     last = groups.aggregate([(_ORDER, "max")]).column(f"{_ORDER}_max")
-    return table.take(last.combine_chunks().sort())
+    is_last = pc.is_in(order, value_set=last.combine_chunks())
+    return table.filter(is_last)
 
 
-def sorted_by(sequence: pa.ChunkedArray) -> pa.Array:
-    """The numbers of the rows in the order of a sequence; equal ones stay in their order.
+def ranks(sequence: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The rank of each value of a sequence among all of them; equal values have one rank.
 
     A null is less than any value, and NaN greater, as in Spark.
     """
-    order = pa.array(range(len(sequence)), pa.int64())
-    # The column `valid` sorts nulls first.
-    columns = pa.table({"valid": sequence.is_valid(), "by": sequence, _ORDER: order})
-    sort_keys = [(name, "ascending") for name in columns.column_names]
-    return pc.sort_indices(columns, sort_keys=sort_keys)
+    # Arrow ranks NaN after all values, and null after NaN.
+    numbers = pc.rank(sequence, tiebreaker="min").cast(pa.int64())
+    return pc.if_else(sequence.is_valid(), numbers, 0)
 
 
 def _key_columns(rows: pa.Table, keys: Sequence[str]) -> list[pa.ChunkedArray]:

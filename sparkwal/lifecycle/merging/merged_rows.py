@@ -17,8 +17,7 @@ from sparkwal.lifecycle.merging.keyed import (
     PART_BYTES,
     PART_ROWS,
     KeyIndex,
-    is_later,
-    sorted_by,
+    ranks,
     winners,
 )
 from sparkwal.reading.metadata import COLUMNS, name_text
@@ -90,44 +89,6 @@ def merged(
     yield from _replaced(nothing, others, sequence_by).to_batches()
 
 
-def merged_winners(
-    batches: Iterable[pa.RecordBatch],
-    rows: pa.Table,
-    deletes: pa.ChunkedArray,
-    keys: Sequence[str],
-    sequence_by: str,
-) -> Iterator[pa.RecordBatch]:
-    """As `merged`, if all records have the same of these columns: then the last row decides.
-
-    So it needs one row of each key, as of `winners`, and takes a third of the time.
-    """
-    if not rows.num_rows:
-        yield from batches
-        return
-    in_record = rows[COLUMNS][0].as_py()
-    log = rows.drop_columns([COLUMNS])
-    kept = [name for name in log.column_names if name_text(name) not in in_record]
-    index = KeyIndex(log, keys)
-    stays = pc.invert(deletes)
-    in_table = pa.array([], pa.int32())
-    for part in gathered(batches, PART_BYTES, PART_ROWS):
-        found = index.find(part)
-        in_table = pa.concat_arrays([in_table, pc.unique(found.drop_null())])
-        is_replaced = found.is_valid()
-        if sequence_by:
-            is_older = is_later(part[sequence_by], log[sequence_by].take(found))
-            is_replaced = pc.and_(is_replaced, pc.invert(is_older))
-        yield from part.filter(pc.invert(is_replaced)).to_batches()
-        is_written = pc.and_(is_replaced, stays.take(found))
-        after = log.take(found.filter(is_written))
-        for name in kept:
-            place = after.column_names.index(name)
-            after = after.set_column(place, after.field(place), part[name].filter(is_written))
-        yield from after.to_batches()
-    is_new = pc.invert(pc.is_in(pa.array(range(log.num_rows), pa.int32()), value_set=in_table))
-    yield from log.filter(pc.and_(is_new, stays)).to_batches()
-
-
 def _replaced(before: pa.Table, log: pa.Table, sequence_by: str) -> pa.Table:
     """Apply rows of the log, one after another, to each row of the table with their key.
 
@@ -144,9 +105,10 @@ def _replaced(before: pa.Table, log: pa.Table, sequence_by: str) -> pa.Table:
     steps = _steps(before[_KEY], log[_KEY])
     if sequence_by:
         # Compare ranks, because the sequences may be NaN or null.
-        ranks = _ranks(both(sequence_by)).take(steps["row"])
-        ranks = pc.add(pc.multiply(steps["group"], before.num_rows + log.num_rows), ranks)
-        steps = steps.filter(pc.equal(ranks, pc.cumulative_max(ranks)))
+        in_group = ranks(both(sequence_by)).take(steps["row"])
+        first = pc.multiply(steps["group"], before.num_rows + log.num_rows + 1)
+        rank = pc.add(first, in_group)
+        steps = steps.filter(pc.equal(rank, pc.cumulative_max(rank)))
     no = pa.repeat(False, before.num_rows)
     is_delete = pa.chunked_array([no, *log[_DELETES].chunks])
     deleted_at = _last(steps.filter(is_delete.take(steps["row"])), steps["group"])
@@ -192,12 +154,3 @@ def _last(steps: pa.Table, groups: pa.Array | pa.ChunkedArray) -> pa.ChunkedArra
     """The last row of these steps in each group; null without one."""
     last = steps.group_by("group").aggregate([("row", "max")])
     return last["row_max"].take(pc.index_in(groups, value_set=last["group"].combine_chunks()))
-
-
-def _ranks(sequence: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The rank of each value among all of them; equal values have one rank."""
-    order = sorted_by(sequence)
-    values = sequence.take(order)
-    is_new = is_later(values.slice(1), values.slice(0, max(len(values) - 1, 0)))
-    is_first = pa.chunked_array([pa.repeat(False, min(len(values), 1)), *is_new.chunks])
-    return pc.cumulative_sum(is_first.cast(pa.int64())).take(pc.sort_indices(order))
