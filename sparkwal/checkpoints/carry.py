@@ -98,21 +98,21 @@ class StreamCheckpoint:
             earlier = {name: entry for name, entry in earlier.items() if entry[0] != NOWHERE}
         if f"commits/{batch_id - 1}" in sizes:
             check_commit((path / f"commits/{batch_id - 1}").read_bytes())
-        held = None
+        captured = None
         if (path / names.STATE).is_dir():
             try:
-                held = self._state(path, batch_id, last)
+                captured = self._state(path, batch_id, last)
             except query_state.IncompleteState as missing:
                 if owner is None:
                     return Carried(b"", STATEFUL)
                 raise self._state_elsewhere(missing) from None
-            sizes |= {name: (path / name).stat().st_size for name in held.metadata}
+            sizes |= {name: (path / name).stat().st_size for name in captured.metadata}
         carried = pack(
             sizes,
             lambda name: (path / name).read_bytes(),
             earlier,
             self.max_bytes,
-            has_state=held is not None,
+            has_state=captured is not None,
         )
         self._report(carried, earlier, last)
         inputs = folder.inputs(path, batch_id, sizes)
@@ -120,10 +120,14 @@ class StreamCheckpoint:
         name = owner.name if owner else ""
         since = last.since if last and last.is_whole else HERE
         has_all = all(position != NOWHERE for position, _ in carried.files.values())
-        if not has_all or (held is not None and not held.state.base):
+        if not has_all or (captured is not None and not captured.state.base):
             since = NOWHERE
         carried = replace(carried, inputs=inputs, name=name, origin=origin, since=since)
-        return carried if held is None else replace(carried, state=held.state, state_part=held.part)
+        return (
+            carried
+            if captured is None
+            else replace(carried, state=captured.state, state_part=captured.part)
+        )
 
     def _check_made(
         self, path: Path, batch_id: int, last: Checkpoint | None, sizes: Mapping[str, int]

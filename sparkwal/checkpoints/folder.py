@@ -387,11 +387,11 @@ def repeated_spans(path: Path, last: QueryState | None, batch_id: int) -> dict[s
     the one before.
     """
     # SAFETY(hold-repeated) §12: a stateful query holds the input of its last record and of this one
-    held = spans(path, batch_id - 1, batch_id) or {}
+    spans_after = spans(path, batch_id - 1, batch_id) or {}
     if last is None:
-        return held
+        return spans_after
     before = spans(path, last.version - 1, batch_id - 1)
     if before is None:
         # Spark has deleted the plan before: hold all.
-        before = {log_id: [(0, end) for end, _ in found] for log_id, found in held.items()}
-    return {log_id: [*before.get(log_id, []), *found] for log_id, found in held.items()}
+        before = {log_id: [(0, end) for end, _ in added] for log_id, added in spans_after.items()}
+    return {log_id: [*before.get(log_id, []), *added] for log_id, added in spans_after.items()}

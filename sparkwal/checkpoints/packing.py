@@ -218,8 +218,8 @@ def read_state(
     _check_position(log, window, max(positions, default=0))
     fronts = get_many(log.store, ((at, front_of(log, at, window)) for at in positions))
     for position, front in fronts:
-        found = open_again(log, position, window, front)
-        record, entry = _carrying(log, window, query_id, position, found)
+        opened = open_again(log, position, window, front)
+        record, entry = _carrying(log, window, query_id, position, opened)
         label = log.locate(record.header.number, window)
         if entry.state is None or entry.state.bytes > limits.STATE:
             raise InvalidLogError(f"{label}: it carries no state of query {query_id}")

@@ -42,7 +42,9 @@ MOST_RECORDS, MOST_RUNS = 4096, 256
 LIGHT = 8
 # A record carries so many bytes of a copy, or this part of it, and never more than MOST. A whole
 # state is in one record up to WHOLE: its writer holds four times the bytes in memory.
-PART, PARTS, MOST = 2**20, 32, 32 * 2**20
+PART = 2**20
+PARTS = 32
+MOST = 32 * 2**20
 WHOLE = 128 * 2**20
 _CHANGES, _WHOLE = ("delta", "changelog"), ("snapshot", "zip")
 _FILE = re.compile(names.STATE_FILE)

@@ -189,12 +189,14 @@ def prepare_checkpoint(
     return target, decision
 
 
-def _write_state(held: Held | None, done: Callable[[int, int], None], draft: Path) -> list[Path]:
+def _write_state(
+    state_parts: Held | None, done: Callable[[int, int], None], draft: Path
+) -> list[Path]:
     """Write the state of a query into a new folder. Returns the files."""
-    if held is None:
+    if state_parts is None:
         return []
-    state = held.state
-    parts = packing.read_state(held.log, held.window, held.query_id, state)
+    state = state_parts.state
+    parts = packing.read_state(state_parts.log, state_parts.window, state_parts.query_id, state)
 
     def counted() -> Iterator[tuple[str, query_state.Part]]:
         for number, part in enumerate(parts, 1):
@@ -287,16 +289,16 @@ def decide(
         assert forking is not None
         check_files(base, files, ignore_missing=forking.fork.ignore_missing_files)
         why = f"{why}; the query begins {carry.beginning(origin)}"
-    held = None
+    state_parts = None
     if state.entry is not None and state.entry.state is not None:
-        held = Held(carried_by, state.window, state.query_id, state.entry.state)
+        state_parts = Held(carried_by, state.window, state.query_id, state.entry.state)
         check_repeated(files, state.batch_id, target)
         files = {file: query_state.moved(file, data, target) for file, data in files.items()}
     own = {
         names.METADATA: b'{"id":"%s"}' % query_id.encode(),
         names.OWNER: folder.owner_text(Owner(log.identity, log_id, name, origin)),
     }
-    return Decision(query_id, last, why, {**files, **own}, held)
+    return Decision(query_id, last, why, {**files, **own}, state_parts)
 
 
 def _base(

@@ -26,7 +26,7 @@ class Event:
         if text.isprintable():
             return text
         # A name in the log may hold line ends, and what looks like another line of a log file.
-        return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+        return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 class PathEvent(Event):

@@ -254,7 +254,7 @@ def encode(record: ChainRecord) -> bytes:
             document[name] = of_some
     tables = document.pop("tables")
     document["tables"] = [*tables.values()]
-    places = {url: place for place, url in enumerate(tables)}
+    places = {url: index for index, url in enumerate(tables)}
     document["table"] = {
         sequencer: places[log.table] for sequencer, log in logs.items() if log.table
     }
@@ -323,11 +323,11 @@ def _decoded(metadata: dict[bytes, bytes] | None, location: str) -> ChainRecord:
         # A missing value gives None, which no field takes.
         values = {name: (maps[name] or {}).get(sequencer) for name in _OF_LOGS}
         values |= {name: (maps[name] or {}).get(sequencer, 0) for name in _OF_SOME_LOGS}
-        place = (maps["table"] or {}).get(sequencer)
-        if place is not None:
-            if type(place) is not int or not 0 <= place < len(urls):
-                raise InvalidLogError(f"{location}: log {sequencer!r} has no table {place!r}")
-            values["table"] = urls[place]
+        index = (maps["table"] or {}).get(sequencer)
+        if index is not None:
+            if type(index) is not int or not 0 <= index < len(urls):
+                raise InvalidLogError(f"{location}: log {sequencer!r} has no table {index!r}")
+            values["table"] = urls[index]
         logs[sequencer] = values
     by_url = dict(zip(urls, in_tables, strict=True))
     # The tables are read one by one above.

@@ -367,11 +367,11 @@ class _Places:
         if rows and self._frame < len(frames) and self._row == frames[self._frame].rows:
             self._frame += 1
             self._row = 0
-        place = Copied(self._segment, self._frame, self._row)
+        copied = Copied(self._segment, self._frame, self._row)
         self._row += rows
         if rows and (self._frame >= len(frames) or self._row > frames[self._frame].rows):
             raise InvalidLogError(f"{self._segment.location}: it has fewer rows than its records")
-        return place
+        return copied
 
     def check_end(self) -> None:
         """Check that all rows have a record.

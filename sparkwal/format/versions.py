@@ -42,12 +42,12 @@ def check_optional(kind: str, document: Any, location: str) -> None:
         check(kind, document[FIELD], location)
 
 
-def check(kind: str, found: Any, location: str) -> None:
+def check(kind: str, version: Any, location: str) -> None:
     """Check the version of one stored object or file.
 
     Args:
         kind: its kind.
-        found: the version in its bytes.
+        version: the version in its bytes.
         location: its name, for errors.
 
     Raises:
@@ -56,12 +56,12 @@ def check(kind: str, found: Any, location: str) -> None:
     """
     reads = VERSIONS[kind]
     # A text may hold a bool, which is an int.
-    if type(found) is not int or found < 1:
-        raise InvalidLogError(f"{location}: format {str(found)[:20]}; a whole number is expected")
+    if type(version) is not int or version < 1:
+        raise InvalidLogError(f"{location}: format {str(version)[:20]}; a whole number is expected")
     # §14: what a newer version wrote is neither read nor taken for damage
-    if found > reads:
+    if version > reads:
         raise NewerFormatError(
-            f"{location}: format {str(found)[:20]}, and this sparkwal reads up to {reads}: "
+            f"{location}: format {str(version)[:20]}, and this sparkwal reads up to {reads}: "
             f"{NEWER} {kind}. Nothing is damaged. Upgrade sparkwal here: "
             "all readers before the first writer"
         )

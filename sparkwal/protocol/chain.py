@@ -148,11 +148,11 @@ def _counts(log: LogStore, record: ChainRecord, clock: Clock, until_ms: int | No
     return newest is not None and record.number - newest.number < KEPT_RECORDS
 
 
-def _check_readable(data: bytes, record: ChainRecord, where: str) -> None:
+def _check_readable(data: bytes, record: ChainRecord, location: str) -> None:
     """Raises InvalidLogError for a record that readers refuse: the chain would end with it."""
     try:
-        if keys.listed(keys.encode(record.number)) is None or decode(data, where) != record:
-            raise InvalidLogError(f"{where}: the record reads back as another")
+        if keys.listed(keys.encode(record.number)) is None or decode(data, location) != record:
+            raise InvalidLogError(f"{location}: the record reads back as another")
     except InvalidLogError as error:
         raise InvalidLogError(
             f"{error}. No reader would take this record, so it was not written. Look at the record "

@@ -218,7 +218,7 @@ def _check_equal(
     name: str,
     header: DataHeader,
     own: DataHeader,
-    found: tuple[Batch, Content],
+    candidate: tuple[Batch, Content],
     expected: tuple[Batch, Content | None],
 ) -> None:
     """Check that an object has the rows of this task.
@@ -226,7 +226,7 @@ def _check_equal(
     Raises:
         _Unequal: it has others.
     """
-    batch, stored = found
+    batch, stored = candidate
     sent, content = expected
     is_own = header.stage_attempt == own.stage_attempt
     # Frames of other sizes come from another run of this attempt: a stall cuts them elsewhere. That

@@ -197,11 +197,11 @@ class _Copies:
         The first one of a block costs 1 GET for its segment, and 1 for each witness that is looked
         for.
         """
-        place = log.prefix, window, position // keys.BLOCK
+        block = log.prefix, window, position // keys.BLOCK
         with self._lock:
-            if place != self._place:
-                self._opened = _trusted_block(log.without_copies, window, place[2])
-                self._place = place
+            if block != self._place:
+                self._opened = _trusted_block(log.without_copies, window, block[2])
+                self._place = block
             opened = self._opened
         if opened is None or opened.segment.state.faults:
             return None
@@ -221,7 +221,7 @@ def _trusted_block(log: LogStore, window: int, block: int) -> Opened | None:
     opened: dict[int, Opened] = {}
     for number in range(block, block + _MOST):
         try:
-            [(_, found)] = open_blocks(log, window, [number])
+            [(_, segment)] = open_blocks(log, window, [number])
         except Refusal as refusal:
             # A policy from before there were segments lets a reader see the records alone.
             events.emit(events.SegmentIgnored(log.url, "segments/", str(refusal)))
@@ -229,10 +229,10 @@ def _trusted_block(log: LogStore, window: int, block: int) -> Opened | None:
         except ValueError:
             # The window has no such block.
             break
-        if isinstance(found, InvalidLogError):
+        if isinstance(segment, InvalidLogError):
             break
-        opened[number] = found
-        header = found.segment.header
+        opened[number] = segment
+        header = segment.segment.header
         if _is_witnessed(log, window, header.witness):
             trusted = trusted_of(log, window, header.log_id, opened, witnessed=number)
             return decoded(trusted.get(block))

@@ -187,10 +187,10 @@ def copied(
     With `log_id` it is a copy of that log: a deleted log may have left segments.
     """
     # SAFETY(copy-for-readers) §13: a reader takes a lost or damaged record from its segment
-    found = log.copy_of(log, position, window) if log.copy_of is not None else None
-    if not isinstance(found, SlotRecord) or log_id not in (None, found.header.log_id):
+    copy = log.copy_of(log, position, window) if log.copy_of is not None else None
+    if not isinstance(copy, SlotRecord) or log_id not in (None, copy.header.log_id):
         return None
-    return found
+    return copy
 
 
 def open_again(

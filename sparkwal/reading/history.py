@@ -61,10 +61,10 @@ def walk(
         AnotherLog: the log was recreated.
     """
     if newest_first:
-        found = _newest_first(log, start, end, most=most, seals=seals, at_once=at_once)
+        items = _newest_first(log, start, end, most=most, seals=seals, at_once=at_once)
     else:
-        found = _oldest_first(log, start, end, at_once=at_once)
-    yield from islice((item for item in found if seals or not is_seal(item)), most)
+        items = _oldest_first(log, start, end, at_once=at_once)
+    yield from islice((item for item in items if seals or not is_seal(item)), most)
 
 
 def _oldest_first(log: LogRange, start: int, end: int, *, at_once: int) -> Iterator[Found]:
@@ -94,23 +94,25 @@ def _newest_first(
     at_once = min(at_once, widest)
     # All positions from `reached` on are read. `newest` is the first live record there, and
     # `taken` the first position there with a record.
-    reached, taken, newest = end, end, log.live
+    reached = end
+    taken = end
+    newest = log.live
     for stretch in Segments(log.view).newest_first(start, end):
         lowest = max(stretch.start, start)
         # Nobody has looked for segments below the first stretch.
         bottom = start if stretch.stop == end else lowest
         while lowest < reached and left > 0:
-            found: Sequence[SlotRecord | InvalidLogError]
+            batch: Sequence[SlotRecord | InvalidLogError]
             if isinstance(stretch, Opened):
-                found, reached = [*stretch.records(lowest, reached)], lowest
+                batch, reached = [*stretch.records(lowest, reached)], lowest
             else:
                 first = max(lowest, reached - min(at_once, left))
                 # Below a live record all records of its term are live.
                 view = replace(log.view, newest=newest)
                 read = _with_damage(live_records, log, view, first, reached, at_once=at_once)
-                found, reached = sorted(read, key=_position), first
+                batch, reached = sorted(read, key=_position), first
                 at_once = min(2 * at_once, widest)
-            for item in reversed(found):
+            for item in reversed(batch):
                 position, floor = _position(item), log.floor.current()
                 if position < floor:
                     yield Collected(start, floor)
@@ -118,8 +120,8 @@ def _newest_first(
                 taken = taken if isinstance(item, MissingRecord) else position
                 left -= seals or not is_seal(item)
                 yield item
-            newest = next((item for item in found if isinstance(item, SlotRecord)), newest)
-            is_missing = bool(found) and isinstance(found[0], MissingRecord)
+            newest = next((item for item in batch if isinstance(item, SlotRecord)), newest)
+            is_missing = bool(batch) and isinstance(batch[0], MissingRecord)
             if is_missing and taken - reached >= LONG_HOLE:
                 first = max(last_listed(log.log, log.window, reached) + 1, bottom)
                 if first < reached:

@@ -256,18 +256,18 @@ def _check_not_copied(log: LogStore, head: Head, position: int) -> None:
         raise InvalidLogError(f"{name}: an interrupted repair saved this record: {advice}")
     assert head.live is not None
     block = position // keys.BLOCK
-    for _, found in open_blocks(log, head.window, [block]):
-        if isinstance(found, NewerFormatError):
-            raise found
-        if isinstance(found, InvalidLogError):
+    for _, opened in open_blocks(log, head.window, [block]):
+        if isinstance(opened, NewerFormatError):
+            raise opened
+        if isinstance(opened, InvalidLogError):
             continue
         with suppress(InvalidLogError):
-            found.decode()
-        is_own = found.segment.header.log_id == head.live.header.log_id
-        if is_own and any(found.records(position, position + 1)):
+            opened.decode()
+        is_own = opened.segment.header.log_id == head.live.header.log_id
+        if is_own and any(opened.records(position, position + 1)):
             raise InvalidLogError(
-                f"{name}: the segment {found.segment.location} has this record and its rows, so it "
-                f"is not lost: {advice}. If it cannot, copy the rows, delete that segment, and "
+                f"{name}: the segment {opened.segment.location} has this record and its rows, so "
+                f"it is not lost: {advice}. If it cannot, copy the rows, delete that segment, and "
                 "give the record up"
             )
 

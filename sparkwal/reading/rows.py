@@ -91,8 +91,8 @@ def pieces_of(log: LogStore, record: SlotRecord) -> list[Piece]:
         end = begin + part.bytes
         data = None if inlined is None else inlined[begin:end]
         frame = Frame(record.body + begin, part.bytes, part.rows, part.crc32)
-        place = place_of(part.partition)
-        pieces.append(of_record(frames=(frame,), partition=part.partition, data=data, copied=place))
+        copy = place_of(part.partition)
+        pieces.append(of_record(frames=(frame,), partition=part.partition, data=data, copied=copy))
         begin = end
     return sorted(pieces, key=attrgetter("partition"))
 
@@ -149,8 +149,8 @@ def read_pieces(
     """
     store = log.store
     columns_of: dict[str, _Columns] = {}
-    for (unit, known), fetched in get_many(store, _units(pieces, target), at_once=at_once):
-        data = fetched if known is None else known
+    for (unit, cached), fetched in get_many(store, _units(pieces, target), at_once=at_once):
+        data = fetched if cached is None else cached
         check(unit.position)
         if isinstance(unit, Run):
             left = yield from _read_run(store, unit, data, target, checks)
@@ -198,8 +198,8 @@ def _copy_of(log: LogStore, piece: Piece) -> Piece | None:
     record = copied(log, piece.position, piece.window)
     if record is None or record.header.timestamp_ms != piece.timestamp_ms:
         return None
-    place = record.copied.get(piece.partition)
-    return None if place is None else replace(piece, copied=place, data=None)
+    copy = record.copied.get(piece.partition)
+    return None if copy is None else replace(piece, copied=copy, data=None)
 
 
 def _read_run(

@@ -100,52 +100,54 @@ def make_segments(
         AnotherLog: the log was recreated.
         Refusal: the store does not let the caller write segments.
     """
-    made = Made()
+    result = Made()
     blocks = decided_blocks(log)
     if not blocks:
-        return made
-    wanted = [block for block in _wanted(log, blocks, made, every=every) if block not in without]
+        return result
+    wanted = [block for block in _wanted(log, blocks, result, every=every) if block not in without]
     for count, block in enumerate(wanted[:most]):
         done(count, len(wanted))
-        _make(log, block, made)
+        _make(log, block, result)
     done(len(wanted), len(wanted))
-    if made.blocks:
-        events.emit(events.SegmentsMade(log.log.url, len(made.blocks)))
-    return made
+    if result.blocks:
+        events.emit(events.SegmentsMade(log.log.url, len(result.blocks)))
+    return result
 
 
-def _make(log: LogRange, block: int, made: Made) -> None:
+def _make(log: LogRange, block: int, result: Made) -> None:
     """Make the segment of one block."""
     try:
         body = segment_of(log, block)
     except (Unfit, CollectedError) as reason:
-        made.skipped[block] = str(reason)
+        result.skipped[block] = str(reason)
         return
     except AnotherLog:
         raise
     except InvalidLogError as error:
-        made.damaged[block] = str(error)
+        result.damaged[block] = str(error)
         return
-    if block in made.replaced:
+    if block in result.replaced:
         try:
             log.log.store.delete(keys.segment_key(log.log.prefix, block, log.window))
         except Refusal as refusal:
-            made.skipped[block] = f"readers do not use its segment, which must go first: {refusal}"
-            made.replaced.remove(block)
+            result.skipped[block] = (
+                f"readers do not use its segment, which must go first: {refusal}"
+            )
+            result.replaced.remove(block)
             return
     if put_segment(log, block, body):
-        made.blocks.append(block)
-        made.bytes += len(body)
+        result.blocks.append(block)
+        result.bytes += len(body)
     else:
-        made.others += 1
+        result.others += 1
 
 
-def _wanted(log: LogRange, blocks: range, made: Made, *, every: bool) -> list[int]:
+def _wanted(log: LogRange, blocks: range, result: Made, *, every: bool) -> list[int]:
     """The blocks of a range without a segment, with `every` also those with an unusable one."""
     listed = _listed(log, blocks)
     unusable = unusable_blocks(log, listed, whole=True) if every else {}
-    made.replaced = sorted(unusable)
-    made.others = len(listed) - len(unusable)
+    result.replaced = sorted(unusable)
+    result.others = len(listed) - len(unusable)
     usable = {*listed} - unusable.keys()
     return [block for block in blocks if block not in usable]
 

@@ -111,12 +111,12 @@ class Segments:
         """Open the segments of blocks, and return those that a reader may use."""
         opened: dict[int, Opened] = {}
         log, window = self._view.log, self._view.window
-        for block, found in open_blocks(log, window, blocks):
-            if isinstance(found, InvalidLogError):
+        for block, segment in open_blocks(log, window, blocks):
+            if isinstance(segment, InvalidLogError):
                 key = keys.segment_key(log.prefix, block, window)
-                events.emit(events.SegmentIgnored(log.url, key, str(found)))
+                events.emit(events.SegmentIgnored(log.url, key, str(segment)))
             else:
-                opened[block] = found
+                opened[block] = segment
         return trusted_of(log, window, self._view.log_id or "", opened)
 
 
@@ -136,12 +136,12 @@ def read_records(
         if isinstance(stretch, range):
             # SAFETY(segment-then-look-back) §13: the term of a segment's last record counts for the
             # next position only
-            known = term if last == stretch.start - 1 else None
+            term_before = term if last == stretch.start - 1 else None
             records = live_records(
                 view,
                 stretch.start,
                 stretch.stop,
-                term=known,
+                term=term_before,
                 cached=cached,
                 size=size,
                 at_once=at_once,

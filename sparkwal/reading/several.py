@@ -40,6 +40,6 @@ def look_at_all(logs: Sequence[LogRange], *, floor: bool = True) -> dict[str, Li
     if len(new) > _FEW:
         listed = list_logs(new[0].log.root, [log.log.name for log in new])
         for log in new:
-            found = listed.get(log.log.name)
-            log.page = found.page if found else None
+            listing = listed.get(log.log.name)
+            log.page = listing.page if listing else None
     return listed

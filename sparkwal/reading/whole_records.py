@@ -122,8 +122,8 @@ def checked_slots(
         # A record with a part of a state may have 32 MiB and more: one is in memory at a time.
         if listed.get(log.key(keys.slot(position, window)), 0) > PART_SIZE:
             return later
-        found = later()
-        return lambda: found
+        outcome = later()
+        return lambda: outcome
 
     stretches: Iterable[Opened | range] = [range(start, end)]
     if trusted:

@@ -393,12 +393,12 @@ def delete_listed(store: Store, entries: Sequence[Entry]) -> list[Entry]:
     Returns:
         The objects that the store kept, because it compares ETags and their ETag is another one.
     """
-    kept: set[str] = set()
+    refused: set[str] = set()
     for begin in range(0, len(entries), KEYS_OF_DELETE):
         batch = entries[begin : begin + KEYS_OF_DELETE]
         etags = [entry.etag for entry in batch]
-        kept.update(store.delete_many([entry.key for entry in batch], etags))
-    return [entry for entry in entries if entry.key in kept]
+        refused.update(store.delete_many([entry.key for entry in batch], etags))
+    return [entry for entry in entries if entry.key in refused]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ MUTATIONS = [
         "hold-repeated",
         _STATEFUL,
         "checkpoints/folder.py",
-        "    held = spans(path, batch_id - 1, batch_id) or {}\n",
+        "    spans_after = spans(path, batch_id - 1, batch_id) or {}\n",
         "    return {}\n",
     ),
     Mutation(

@@ -305,7 +305,9 @@ def _collect(
     part: _Part, uploads: Mapping[str, Sequence[Unfinished]], *, dry_run: bool, is_single: bool
 ) -> Collection:
     """Collect a log. `is_single`: no other one is collected with it."""
-    log, head, state, bound = part.log, part.known.live_head, part.state, part.bound
+    log = part.log
+    head = part.known.live_head
+    bound = part.bound
     taken = _take(part, dry_run=dry_run)
     # A log that is too short for a segment of its own may have those of a deleted log. Only the
     # collection of a single log, or one that looks again, lists them.
@@ -317,14 +319,14 @@ def _collect(
         log.store.discard(upload)
     # SAFETY(erase-below-bound) §10: rows are erased only below the bound
     positions = [at for at in taken.staying if part.first <= at < part.erasable]
-    erasure = erase_rows(log, head.window, state.log_id, positions, dry_run=dry_run)
+    erasure = erase_rows(log, head.window, part.state.log_id, positions, dry_run=dry_run)
     if not dry_run:
         if gone.objects or unfinished:
             events.emit(events.Collected(log.url, bound, gone.objects, gone.bytes))
         if erasure.erased:
             events.emit(events.RowsErased(log.url, part.erasable, erasure.erased))
     # Another collection may have succeeded in the meantime.
-    before = part.known.left.among([at for at in taken.staying if at >= state.without_rows])
+    before = part.known.left.among([at for at in taken.staying if at >= part.state.without_rows])
     left = before + erasure
     looked_below = max(part.erasable, part.first)
     young = sum(at >= looked_below for at in taken.staying)

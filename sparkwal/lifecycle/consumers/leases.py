@@ -69,10 +69,10 @@ def leased(
     lease = Lease(stored)
     try:
         begins = join(stored, starts, lambda _: consumer, is_new=True)
-        for place, log in enumerate(logs):
-            if begins[log.log.name] > firsts[place]:
+        for index, log in enumerate(logs):
+            if begins[log.log.name] > firsts[index]:
                 log.floor.refresh()
-                firsts[place] = start(log)
+                firsts[index] = start(log)
         yield firsts, lease
     except BaseException:
         lease.release()

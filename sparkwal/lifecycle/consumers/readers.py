@@ -89,11 +89,11 @@ class Readers:
         new = [key for key in dict.fromkeys(wanted) if key not in self._ages]
         self._ages.update(zip(new, run_parallel(self._store, age, new), strict=True))
 
-    def _aged(self, found: Sequence[_Found], matters: Callable[[Consumer], bool]) -> list[_Aged]:
+    def _aged(self, of_logs: Sequence[_Found], matters: Callable[[Consumer], bool]) -> list[_Aged]:
         """The consumers that were not deleted, with their ages, or 0 where that does not matter."""
         self._read_ages(
             key
-            for pairs in found
+            for pairs in of_logs
             if not isinstance(pairs, InvalidLogError)
             for consumer, key in pairs
             if matters(consumer)
@@ -106,7 +106,7 @@ class Readers:
                 for consumer, key in pairs
                 if (age_ms := self._ages.get(key, 0)) is not None
             ]
-            for pairs in found
+            for pairs in of_logs
         ]
 
     def with_ages(self, wanted: Sequence[tuple[LogStore, str]]) -> list[_Aged]:
@@ -129,17 +129,17 @@ class Readers:
         """The consumers of each log below a floor."""
 
         def below(log: LogStore, log_id: str, floor: int) -> _Found:
-            found = self._of(log, log_id)
-            if isinstance(found, InvalidLogError):
-                return found
+            consumers = self._of(log, log_id)
+            if isinstance(consumers, InvalidLogError):
+                return consumers
             return [
                 (consumer, key)
-                for consumer, key in found
+                for consumer, key in consumers
                 if (own := consumer.logs[log.name]).log_id == log_id and own.position < floor
             ]
 
         return self._aged(
-            [below(*each) for each in wanted],
+            [below(*item) for item in wanted],
             lambda consumer: _limit(consumer, expiry_ms) is not None,
         )
 
@@ -221,11 +221,11 @@ def look_at_readers(
         return listed, _read([stored for stored in listed if not stored.is_of_all])
 
     names = [log.name for log in logs]
-    found = dict(zip(names, run_parallel(root.store, own, logs), strict=True))
-    in_root = found[root.name][0] if root.name in found else _listed(root, None)
+    own_objects = dict(zip(names, run_parallel(root.store, own, logs), strict=True))
+    in_root = own_objects[root.name][0] if root.name in own_objects else _listed(root, None)
     return Readers(
         root.store,
-        {name: objects for name, (_, objects) in found.items()},
+        {name: objects for name, (_, objects) in own_objects.items()},
         _read([stored for stored in in_root if stored.is_of_all]),
     )
 
