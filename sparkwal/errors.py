@@ -225,6 +225,12 @@ class JournalFolderSyncError(JournalError, stage="sync of the folder"):
     """The fsync of the folder failed: a restart may find other files."""
 
 
+def documented(error: SparkWalError) -> type[SparkWalError]:
+    """The class of an error in this module, instead of a subclass that only the protocol uses."""
+    classes = type(error).__mro__
+    return next(base for base in classes if base.__module__ == __name__)
+
+
 def install_extra(extra: str) -> str:
     """The command that installs sparkwal with an extra. No package index has sparkwal yet."""
     return f"pip install '.[{extra}]' in a clone of sparkwal"

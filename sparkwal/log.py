@@ -21,17 +21,19 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
+from sparkwal.options.types import ALL
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected, with_metadata_columns
 from sparkwal.reading.replaying import Replay
 from sparkwal.reading.sequencers import all_logs, no_log_at
-from sparkwal.reading.several import refresh_all
+from sparkwal.reading.several import existing, refresh_all
 from sparkwal.store.base import LogStore
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sparkwal.checkpoints.queries import QueryInfo
+    from sparkwal.lifecycle.current import OnLogError
     from sparkwal.lifecycle.current_rows import Current
 
 
@@ -237,7 +239,8 @@ class Log:
             cursor: the `cursor` of an earlier replay. The default is the log's floor. A log that
                 the cursor does not name is replayed from position 0, or with the option
                 `startingPosition=earliest` from its floor.
-            sequencers: their names, or "*" for all logs under the path. The default is this log.
+            sequencers: their names, as a list or with commas, or "*" for all logs under the path.
+                The default is this log.
 
         Returns:
             An iterator of entries, one for each commit.
@@ -257,15 +260,15 @@ class Log:
         stops = f"{why} stops at the first record that is missing or damaged"
         refuse(self._options, stops, "failOnDataLoss", "onCorruption")
         logs = self._named(sequencers)
-        return Replay(logs, cursor, listed=sequencers == "*", new_at_floor=new_at_floor)
+        return Replay(logs, cursor, listed=sequencers == ALL, new_at_floor=new_at_floor)
 
     def _named(self, sequencers: str | Sequence[str] | None) -> dict[str, LogStore]:
         if sequencers is None:
             return {self._options.sequencer: self._log}
         root = open_log(replace(self._options, sequencer=ROOT), fail_fast=True)
-        if sequencers == "*":
+        if sequencers == ALL:
             sequencers = all_logs(root)
-        names = [sequencers] if isinstance(sequencers, str) else sequencers
+        names = sequencers.split(",") if isinstance(sequencers, str) else sequencers
         return {name: root.sequencer(name) for name in names}
 
     def current(
@@ -273,6 +276,7 @@ class Log:
         *,
         sequencers: str | Sequence[str] | None = None,
         table_options: Mapping[str, str] | None = None,
+        on_log_error: OnLogError = "fail",
     ) -> Current:
         """Open the log's table and the newer rows of the log as one, each row once.
 
@@ -286,6 +290,10 @@ class Log:
         Args:
             sequencers: as for `replay`: all logs that compaction writes into one table.
             table_options: the options of the table's store, if it is on another store.
+            on_log_error: what to do if one of several logs is damaged, was recreated, or has other
+                types than the table: "fail", or "leave out": its rows in the table are there, its
+                newer rows are not, and `left_out` of the result has its error. "leave out" reads
+                the newer rows of all logs once more.
 
         Returns:
             The rows, as pandas, polars, DuckDB and pyarrow take them.
@@ -297,11 +305,18 @@ class Log:
             OptionError: there is no log, the logs have different tables, or deltalake is not
                 installed.
             InvalidLogError: a record is damaged or missing.
+            PlanError: a log was recreated, or is a copy of another.
             StoreUnavailableError: the store did not answer.
         """
         from sparkwal.lifecycle.current_rows import Current
 
-        return Current(self._named(sequencers), self._options, table_options)
+        return Current(
+            self._named(sequencers),
+            self._options,
+            table_options,
+            listed=sequencers == ALL,
+            on_log_error=on_log_error,
+        )
 
     def sql(
         self,
@@ -343,9 +358,7 @@ class Log:
         logs = self._named(sequencers)
         ranges = [LogRange(self._options, name, log) for name, log in logs.items()]
         refresh_all(ranges)
-        ranges = [log for log in ranges if log.log_id is not None]
-        if not ranges:
-            raise OptionError(no_log_at(self._log))
+        ranges = existing(self._log, ranges, listed=sequencers == ALL)
         current = partial(self.current, sequencers=sequencers, table_options=table_options)
         return run_query(relations(ranges, consumer_infos, current), query)
 

@@ -20,7 +20,7 @@ from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import Head
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.sequencers import a_sequencer, all_logs, no_log_at
+from sparkwal.reading.sequencers import a_sequencer, logs_of, no_log_at
 from sparkwal.reading.several import refresh_all
 from sparkwal.store.base import LogStore
 
@@ -149,16 +149,10 @@ def logs_at(
     Raises:
         Refused: there is no log.
     """
-    with_names = {**log_options, "sequencers": "*"} if names else log_options
+    with_names = {**log_options, "sequencers": names} if names else log_options
     parsed = from_keywords(SourceOptions, path, with_names)
     root = open_log(parsed, fail_fast=fail_fast)
-    sequencers = [parsed.sequencer]
-    if names and names != "*":
-        sequencers = list(dict.fromkeys(filter(None, map(str.strip, names.split(",")))))
-        for name in sequencers:
-            from_keywords(SourceOptions, path, {"sequencer": name})
-    elif parsed.sequencers:
-        sequencers = all_logs(root)
+    sequencers = logs_of(root, parsed)
     if not sequencers:
         raise no_log(root)
     logs = [

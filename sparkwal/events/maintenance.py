@@ -143,6 +143,12 @@ class CurrentRead(PathEvent):
     end: int
 
 
+class LogLeftOut(PathEvent, level=logging.WARNING):
+    """A read of table and logs as one lacks the rows of this log that the table does not have."""
+
+    reason: str
+
+
 class RowsInTable(PathEvent):
     """A read without a range begins at `floor`. Only `table` has the rows below it.
 

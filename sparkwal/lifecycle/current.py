@@ -7,11 +7,18 @@ compaction runs.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Literal, TypeVar, get_args
 
-from sparkwal.errors import ConfirmError, InvalidLogError, OptionError
-from sparkwal.events import CurrentRead, emit
+from sparkwal.errors import (
+    ConfirmError,
+    InvalidLogError,
+    OptionError,
+    SparkWalError,
+    documented,
+)
+from sparkwal.events import CurrentRead, LogLeftOut, emit
 from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import (
     NO_TABLE_VERSION,
@@ -22,9 +29,11 @@ from sparkwal.format.lifecycle_record import (
 )
 from sparkwal.format.merging import union_of
 from sparkwal.format.widening import contradictions, widened
+from sparkwal.lifecycle.known_log import other_logs
 from sparkwal.lifecycle.opening import check_apart
 from sparkwal.lifecycle.table import (
     Snapshots,
+    TableColumns,
     check_history,
     check_tombstones,
     holds_open_range,
@@ -37,10 +46,12 @@ from sparkwal.protocol.missing import AnotherLog
 from sparkwal.reading.floor import Floor, Looked
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.planning import first_columns, folded_names
-from sparkwal.reading.sequencers import no_log_at
-from sparkwal.reading.several import refresh_all
+from sparkwal.reading.several import existing, look_at_all
 from sparkwal.store.parallel import run_parallel
 
+R = TypeVar("R")
+# What a read of several logs does if one is damaged, or its columns do not fit.
+OnLogError = Literal["fail", "leave out"]
 # Attempts to read lifecycle and table in agreement. An attempt takes less than a second, and a
 # compaction several.
 ATTEMPTS = 8
@@ -52,12 +63,12 @@ class _Pins:
 
     Attributes:
         version: the version.
-        starts: the first position of each log that it does not hold.
+        starts: the first position of each log that it does not hold, by name.
         has_open_range: it holds the open range.
     """
 
     version: int
-    starts: list[int]
+    starts: Mapping[str, int]
     has_open_range: bool = False
 
 
@@ -90,6 +101,8 @@ class CurrentPlan:
         spark_schema: all columns of the logs.
         tombstones_version: the version of the table's tombstones. Rows of the tails that are older
             than the tombstone of their key do not count. NO_TABLE_VERSION: all rows count.
+        left_out: the errors of the logs whose rows are read only as far as the table has them, by
+            sequencer.
     """
 
     target: Target | None
@@ -97,6 +110,7 @@ class CurrentPlan:
     tails: tuple[Tail, ...]
     spark_schema: str
     tombstones_version: int = NO_TABLE_VERSION
+    left_out: Mapping[str, SparkWalError] = field(default_factory=dict)
 
     @property
     def newer(self) -> list[Tail]:
@@ -121,7 +135,11 @@ def refuse_parts(options: SourceOptions) -> None:
 
 
 def plan_current(
-    logs: Sequence[LogRange], open_table: Callable[[Target], Snapshots]
+    logs: Sequence[LogRange],
+    open_table: Callable[[Target], TableColumns],
+    *,
+    listed: bool = True,
+    on_log_error: OnLogError = "fail",
 ) -> CurrentPlan:
     """Pin a version of the table, and the end of each of the logs of one path.
 
@@ -129,54 +147,49 @@ def plan_current(
         logs: the logs.
         open_table: reads the newest version of a table. It is called again for each attempt, and
             for the tombstones with their URL as the target's table.
+        listed: the logs come from a LIST, so a log may have no record yet; it does not count.
+        on_log_error: "leave out": a log that is damaged or does not fit does not count. This reads
+            the newer rows of all logs once more.
 
     Raises:
         ConfirmError: the table is not the one that the logs' lifecycles confirmed.
-        OptionError: the logs have different tables, or no log exists.
+        OptionError: the logs have different tables or columns that do not fit, or no log exists.
         InvalidLogError: a record is damaged or missing.
+        PlanError: a log was recreated, or is a copy of another.
     """
-    refresh_all(logs)
-    present = [log for log in logs if log.log_id is not None]
-    if not present:
-        text = no_log_at(logs[0].log) if logs else "there is no log at this path; check the path"
-        raise OptionError(text)
-    logs = present
+    if on_log_error not in get_args(OnLogError):
+        raise OptionError(f"on_log_error is {on_log_error!r}; 'fail' or 'leave out' is expected")
+    if not logs:
+        raise OptionError("there is no log at this path; check the path")
+    look_at_all(logs)
+    read = _Logs([*logs], on_log_error)
+    read.each(LogRange.refresh)
+    read.logs = existing(logs[0].log.root, read.logs, listed=listed)
     for _ in range(ATTEMPTS):
         # §10: all logs are planned by one record of their chain
         record = newest_record(logs[0].log)
-        states = [record.log(log.name, log.log_id) if record else None for log in logs]
-        targets = _targets(record, states)
-        if len(targets) > 1:
-            raise OptionError(
-                "the logs of this path are compacted into different tables, or in different ways "
-                f"({', '.join(target.table for target in targets)}): read one sequencer"
-            )
-        target = next(iter(targets), None)
+        read.leave_out(other_logs(record, [(log.log, log.log_id or "") for log in read.logs]))
+        states = {log.log.name: record.log(log.log.name) if record else None for log in read.logs}
+        target = _target(record, states)
         promise = record.promise(target.table) if record and target else None
-        floors = [state.floor if state else 0 for state in states]
-        pins: _Pins | None = _Pins(NO_TABLE_VERSION, floors)
+        pins: _Pins | None = _Pins(NO_TABLE_VERSION, _starts(states))
+        in_table = ""
         if target is not None and promise is not None:
             check_apart(logs[0].options.path, target)
-            pins = _pin(promise, states, open_table(target))
+            table = open_table(target)
+            pins = _pin(promise, states, table)
+            in_table = table.spark_schema if pins else ""
         if pins is None:
             continue
         # Read the logs' ends after the table: a compaction may have run since the first `refresh`.
-        store, pairs = logs[0].log.store, zip(logs, pins.starts, strict=True)
-        if target is None:
-            tails = tuple(_tail_at(*pair) for pair in pairs)
-        else:
-            tails = tuple(run_parallel(store, lambda pair: _tail(*pair), pairs))
+        tails = _fitting_tails(read, pins.starts, in_table, looks_again=target is not None)
         version: int | None = NO_TABLE_VERSION
-        has_newer = any(tail.end > tail.start for tail in tails)
+        has_newer = any(tail.end > tail.start for tail in tails.values())
         if target and promise and target.keeps_tombstones and has_newer:
             tombstones = open_table(replace(target, table=target.tombstones))
             version = _pin_tombstones(promise, pins, tombstones)
-        if version is None:
-            continue
-        union = union_of((tail.spark_schema, f"sequencer {tail.name}") for tail in tails)
-        for log, tail in zip(logs, tails, strict=True):
-            emit(CurrentRead(log.log.url, pins.version, tail.start, tail.end))
-        return CurrentPlan(target, pins.version, tails, union, version)
+        if version is not None:
+            return _plan(read, target, pins.version, tails, version)
     raise ConfirmError(
         f"{target.table if target else 'the table'} and the log's lifecycle did not agree in "
         f"{ATTEMPTS} attempts: one has a range that the other has not. Compare the table with the "
@@ -184,13 +197,149 @@ def plan_current(
     )
 
 
-def _targets(record: ChainRecord | None, states: Sequence[LogInChain | None]) -> dict[Target, None]:
-    """The targets of the logs, each once."""
-    urls = dict.fromkeys(state.table for state in states if state and state.table)
-    return {record.tables[url].target: None for url in urls} if record else {}
+@dataclass
+class _Logs:
+    """The logs of a read that no error has left out so far.
+
+    Attributes:
+        logs: the logs.
+        on_error: as in `plan_current`.
+        left_out: the errors of the others, by name.
+    """
+
+    logs: list[LogRange]
+    on_error: OnLogError
+    left_out: dict[str, SparkWalError] = field(default_factory=dict)
+
+    def leave_out(self, errors: Mapping[str, SparkWalError]) -> None:
+        """Leave logs out, by name.
+
+        Raises:
+            SparkWalError: an error of a log, if it does not allow that, or if no other log remains.
+        """
+        bad = [log for log in self.logs if log.log.name in errors]
+        if bad and len(self.logs) == 1:
+            raise errors[bad[0].log.name]
+        if bad and (self.on_error == "fail" or len(bad) == len(self.logs)):
+            raise of_one_log(bad[0].log.name, errors[bad[0].log.name])
+        self.logs = [log for log in self.logs if log not in bad]
+        for log in bad:
+            self.left_out[log.log.name] = error = errors[log.log.name]
+            emit(LogLeftOut(log.log.url, str(error)))
+
+    def each(self, work: Callable[[LogRange], R]) -> dict[str, R]:
+        """Do something with each log, side by side, and leave out those that it finds damaged."""
+
+        def guarded(log: LogRange) -> R | InvalidLogError:
+            try:
+                return work(log)
+            except InvalidLogError as error:
+                return error
+
+        results = run_parallel(self.logs[0].log.store, guarded, self.logs)
+        by_name = dict(zip([log.log.name for log in self.logs], results, strict=True))
+        errors = {name: r for name, r in by_name.items() if isinstance(r, InvalidLogError)}
+        self.leave_out(errors)
+        return {name: r for name, r in by_name.items() if not isinstance(r, InvalidLogError)}
 
 
-def _pin(promise: Promise, states: Sequence[LogInChain | None], table: Snapshots) -> _Pins | None:
+def of_one_log(name: str, error: SparkWalError) -> SparkWalError:
+    """The error of one of several logs, with the way to read the others."""
+    wrapped = documented(error)(
+        f'sequencer {name}: {error}. To read the others without it: on_log_error="leave out", or '
+        "name them (sequencers)"
+    )
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _plan(
+    read: _Logs, target: Target | None, version: int, tails: Mapping[str, Tail], tombstones: int
+) -> CurrentPlan:
+    if read.on_error == "leave out":
+        # Damage that shows only in rows leaves out the whole log, not a part of it.
+        read.each(lambda log: _read_all(log, tails[log.log.name]))
+    kept = [(log, tails[log.log.name]) for log in read.logs]
+    union = union_of((tail.spark_schema, f"sequencer {tail.name}") for _, tail in kept)
+    for log, tail in kept:
+        emit(CurrentRead(log.log.url, version, tail.start, tail.end))
+    newer = tuple(tail for _, tail in kept)
+    return CurrentPlan(target, version, newer, union, tombstones, read.left_out)
+
+
+def _read_all(log: LogRange, tail: Tail) -> None:
+    """Read the rows of a tail, and so find out whether they can be read.
+
+    Raises:
+        InvalidLogError: a record or an object is damaged or missing.
+    """
+    for _ in log.scan(tail.start, tail.end, schema.to_arrow(tail.spark_schema)):
+        pass
+
+
+def _target(record: ChainRecord | None, states: Mapping[str, LogInChain | None]) -> Target | None:
+    """The target of the logs.
+
+    Raises:
+        OptionError: they have several.
+    """
+    urls = {state.table for state in states.values() if state and state.table}
+    targets = [record.tables[url].target for url in sorted(urls)] if record else []
+    if len(targets) > 1:
+        raise OptionError(
+            "the logs of this path are compacted into different tables, or in different ways "
+            f"({', '.join(target.table for target in targets)}): read one sequencer"
+        )
+    return targets[0] if targets else None
+
+
+def _fitting_tails(
+    read: _Logs, starts: Mapping[str, int], in_table: str, *, looks_again: bool
+) -> dict[str, Tail]:
+    """The newer parts of the logs. A log whose columns do not fit is left out.
+
+    Args:
+        read: the logs.
+        starts: the first position of each.
+        in_table: the columns of the table; "" without one. They count more than those of a log.
+        looks_again: read the end of each log again.
+    """
+    look = _tail if looks_again else _tail_at
+    tails = read.each(lambda log: look(log, starts[log.log.name]))
+    try:
+        _fitted(
+            [(tail.spark_schema, f"sequencer {name}") for name, tail in tails.items()], in_table
+        )
+    except OptionError:
+        if len(tails) == 1:
+            raise
+        union = ""
+        errors = {}
+        for name, tail in tails.items():
+            one = (tail.spark_schema, f"sequencer {name}")
+            try:
+                union = _fitted([(union, "the others"), one] if union else [one], in_table)
+            except OptionError as error:
+                errors[name] = error
+        read.leave_out(errors)
+    return {log.log.name: tails[log.log.name] for log in read.logs}
+
+
+def _fitted(columns: Sequence[tuple[str, str]], in_table: str) -> str:
+    """The columns of logs together, if they fit the table.
+
+    Raises:
+        OptionError: they do not.
+    """
+    union = union_of(columns)
+    if in_table:
+        with_table(union, in_table)
+    return union
+
+
+def _pin(
+    promise: Promise, states: Mapping[str, LogInChain | None], table: Snapshots
+) -> _Pins | None:
     """A version of the table, and the first position of each log after it; None to try again."""
     # All logs are of one record, and so of one state of the table.
     snapshot = snapshot_of(promise, table)
@@ -204,12 +353,19 @@ def _pin(promise: Promise, states: Sequence[LogInChain | None], table: Snapshots
     has_open_range = holds_open_range(promise, snapshot)
     if not has_open_range and snapshot.k not in (promise.confirmed_k, in_chain.k):
         return None
-    starts = [_first_after(state, has_open_range=has_open_range) for state in states]
-    return _Pins(snapshot.version, starts, has_open_range)
+    return _Pins(snapshot.version, _starts(states, has_open_range=has_open_range), has_open_range)
+
+
+def _starts(
+    states: Mapping[str, LogInChain | None], *, has_open_range: bool = False
+) -> dict[str, int]:
+    """The first position of each log that the version of the table does not hold."""
+    return {
+        name: _first_after(state, has_open_range=has_open_range) for name, state in states.items()
+    }
 
 
 def _first_after(state: LogInChain | None, *, has_open_range: bool) -> int:
-    """The first position of a log that the version of the table does not hold."""
     if state is None:
         return 0
     if not state.table:
@@ -322,8 +478,8 @@ def with_table(spark_schema: str, table_schema: str) -> str:
     """
     in_log = {name.lower(): name for name in schema.columns(spark_schema)}
     table = json.loads(table_schema)
-    for field in table["fields"]:
-        field["name"] = in_log.get(field["name"].lower(), field["name"])
+    for column in table["fields"]:
+        column["name"] = in_log.get(column["name"].lower(), column["name"])
     in_table = json.dumps(table)
     wide = widened(spark_schema, schema.columns(in_table))
     for name, kind, narrow in contradictions(schema.columns(wide), schema.columns(in_table)):

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkwal.errors import OptionError, require_library
+from sparkwal.errors import InvalidLogError, OptionError, require_library
 from sparkwal.format import schema
 from sparkwal.format.arrow_types import pandas_frame
 from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Target
 from sparkwal.lifecycle.current import (
+    OnLogError,
     Tail,
     check_complete,
     common_columns,
+    of_one_log,
     plan_current,
     refuse_parts,
     with_table,
@@ -54,11 +56,14 @@ class Current:
         logs: the open logs, by sequencer.
         options: the options of reading.
         table_options: the options of the table's store, instead of the log's.
+        listed, on_log_error: as for `plan_current`.
 
     Attributes:
         table: the table's URL, or None.
         table_version: the version of the table, or None without a table.
         positions: the last position of each log that the rows hold, by sequencer; −1 for none.
+        left_out: the errors of the logs whose newer rows are missing, by sequencer. Their rows in
+            the table are there.
         schema: the columns of the rows: the log's columns, then those that only the table has.
 
     Raises:
@@ -66,6 +71,7 @@ class Current:
         TableReadError: the table is unreadable.
         OptionError: there is no log, or the table's columns have other types than the log's.
         InvalidLogError: a record is damaged or missing.
+        PlanError: a log was recreated, or is a copy of another.
     """
 
     def __init__(
@@ -73,6 +79,9 @@ class Current:
         logs: Mapping[str, LogStore],
         options: SourceOptions,
         table_options: Mapping[str, str] | None,
+        *,
+        listed: bool,
+        on_log_error: OnLogError,
     ) -> None:
         refuse_parts(options)
         refuse(options, "is for scan() and for Spark's reads", "lease")
@@ -83,7 +92,7 @@ class Current:
             return opened[target.table]
 
         ranges = [LogRange(options, name, log) for name, log in logs.items()]
-        plan = plan_current(ranges, opening)
+        plan = plan_current(ranges, opening, listed=listed, on_log_error=on_log_error)
         self._opened = opened
         self._plan = plan
         self._ranges = {log.name: log for log in ranges}
@@ -91,6 +100,7 @@ class Current:
         self.table = plan.target.table if plan.target else None
         self.table_version = plan.table_version if plan.target else None
         self.positions = plan.positions
+        self.left_out = plan.left_out
         spark_schema = plan.spark_schema
         if self.table is not None:
             table = opened[self.table]
@@ -298,5 +308,8 @@ class Current:
         if tail.end <= tail.start:
             return
         table = self._opened[self.table] if self.table is not None else None
-        for batch in log.scan(tail.start, tail.end, target):
-            yield table.as_stored(batch) if table else batch
+        try:
+            for batch in log.scan(tail.start, tail.end, target):
+                yield table.as_stored(batch) if table else batch
+        except InvalidLogError as error:
+            raise (of_one_log(tail.name, error) if len(self._ranges) > 1 else error) from None

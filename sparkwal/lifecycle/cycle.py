@@ -32,7 +32,7 @@ from sparkwal.format.lifecycle_record import (
 from sparkwal.format.merging import union_of
 from sparkwal.lifecycle.collecting.collection import Safeguards, collect, forget_old_records
 from sparkwal.lifecycle.consumers.readers import look_at_readers
-from sparkwal.lifecycle.known_log import Collection, KnownLog, Range, noted
+from sparkwal.lifecycle.known_log import Collection, KnownLog, Range, noted, other_logs
 from sparkwal.lifecycle.opening import check_same_target
 from sparkwal.lifecycle.policy import Policy, decide_together, measure
 from sparkwal.lifecycle.table import (
@@ -487,25 +487,15 @@ class Cycle:
 def look(chain: Chain, policy: Policy, safeguards: Safeguards, logs: Iterable[KnownLog]) -> Cycle:
     """Read the newest record of the chain, and then the head of each log, side by side.
 
-    A log whose rows are those of another name gets an error: a table takes them once. The name that
-    the chain has counts, or else the first one.
+    A log whose rows belong into no table gets an error, see `other_logs`.
     """
     record = chain.newest() or ChainRecord(gc_grace_ms=safeguards.grace_ms)
     logs = [*logs]
     [*run_parallel(chain.log.store, lambda log: log.begin_run(record), logs)]
     cycle = Cycle(chain, policy, safeguards, record, {log.log.name: log for log in logs})
-    names = {log.log_id: name for name, log in record.logs.items()}
-    for log in cycle.present:
-        name = log.log.name
-        log_id = log.state(record).log_id
-        first = names.setdefault(log_id, name)
-        # §10: a log that lies under two names goes into a table under one of them
-        if first != name and log.error is None:
-            log.error = PlanError(
-                f"{log.log.url} is a copy of sequencer {first}, or was moved from there: "
-                f"both are the log {log_id}, and a table would hold its rows twice. "
-                f"Delete the copy, or move it back to {first}"
-            )
+    present = [(log.log, log.log_id) for log in cycle.present]
+    for name, error in other_logs(record, present).items():
+        cycle.logs[name].error = error
     return cycle
 
 

@@ -1,6 +1,6 @@
 """What a process holds of a log beside the chain, and the results of its runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -180,10 +180,10 @@ class KnownLog:
         self.is_small = page is not None and not page.more
 
     def begin_run(self, record: ChainRecord) -> None:
-        """Find the head of the log, unless it is known, and compare the log with the chain.
+        """Find the head of the log, unless it is known, and its state in the chain.
 
-        A log that cannot take part in the run gets its error. A log without an error that does not
-        exist has no live head.
+        A log that cannot be read gets its error. A log without an error that does not exist has no
+        live head.
         """
         self.found = "no log"
         self.finished = self.compacted = self.collection = None
@@ -202,33 +202,10 @@ class KnownLog:
         self.found = "no lifecycle"
         if state is not None:
             self.found = "an open range" if state.is_open else "at rest"
-            try:
-                self._check_chain(head.gap, state)
-            except SparkWalError as error:
-                self.error = error
-
-    def _check_chain(self, gap: int, state: LogInChain) -> None:
-        """Check that the lifecycle belongs to the log at its path.
-
-        Args:
-            gap: the log's first gap, read after `state`.
-            state: the log in the newest record of the chain.
-
-        Raises:
-            PlanError: the log was recreated, or restored from an older copy.
-        """
-        # SAFETY(chain-of-this-log) §10: a chain applies only to the log whose log_id it carries
-        if state.log_id != self.log_id:
-            raise PlanError(
-                f"the lifecycle under {self.log.url} belongs to the log {state.log_id}, and the "
-                f"log there now is {self.log_id}: it was deleted and recreated. Delete lifecycle/ "
-                "and consumers/ there too, and give the new log a table of its own. If other logs "
-                "of the path remain, move the new log to a sequencer with another name instead"
-            )
-        # A log that ends below its floor was restored from an older copy.
-        if gap < state.floor:
-            cut = ends_before(self.log.url, gap, state.floor)
-            raise PlanError(f"{cut}. Restore lifecycle/ of that copy too")
+            # A log that ends below its floor was restored from an older copy.
+            if head.gap < state.floor:
+                cut = ends_before(self.log.url, head.gap, state.floor)
+                self.error = PlanError(f"{cut}. Restore lifecycle/ of that copy too")
 
     def _find_head(self) -> None:
         page, self.page = self.page, None
@@ -264,6 +241,47 @@ class KnownLog:
             waiting = self.measured.waiting_bytes
             events.emit(events.SizeLimit(self.log.url, limit, waiting, most or 0))
         self.reached = limit
+
+
+def other_logs(
+    record: ChainRecord | None, logs: Iterable[tuple[LogStore, str]]
+) -> dict[str, PlanError]:
+    """Find the logs whose rows belong into no table of the chain.
+
+    A compaction and a reader of table and log refuse the same ones: the reader shows what the table
+    has after the next run.
+
+    Args:
+        record: the newest record of the chain of their path.
+        logs: the logs of the path that exist, each with its id.
+
+    Returns:
+        The errors of the logs that were recreated, or whose rows are those of another name, by
+        name.
+    """
+    errors: dict[str, PlanError] = {}
+    states = record.logs if record else {}
+    names = {state.log_id: name for name, state in states.items()}
+    for log, log_id in logs:
+        state = states.get(log.name)
+        # SAFETY(chain-of-this-log) §10: a chain applies only to the log whose log_id it carries
+        if state is not None and state.log_id != log_id:
+            errors[log.name] = PlanError(
+                f"the lifecycle under {log.url} belongs to the log {state.log_id}, and the "
+                f"log there now is {log_id}: it was deleted and recreated. Delete lifecycle/ "
+                "and consumers/ there too, and give the new log a table of its own. If other logs "
+                "of the path remain, move the new log to a sequencer with another name instead"
+            )
+            continue
+        first = names.setdefault(log_id, log.name)
+        # §10: a log that lies under two names goes into a table under one of them
+        if first != log.name:
+            errors[log.name] = PlanError(
+                f"{log.url} is a copy of sequencer {first}, or was moved from there: "
+                f"both are the log {log_id}, and a table would hold its rows twice. "
+                f"Delete the copy, or move it back to {first}"
+            )
+    return errors
 
 
 @contextmanager

@@ -129,8 +129,8 @@ class Snapshots(Protocol):
         """
 
 
-class ReadTable(Snapshots, Protocol):
-    """A table whose rows a process reads without Spark. It is that of the last `snapshot`."""
+class TableColumns(Snapshots, Protocol):
+    """A table whose columns are read. They are those of the last `snapshot`."""
 
     @property
     def spark_schema(self) -> str:
@@ -144,6 +144,10 @@ class ReadTable(Snapshots, Protocol):
     @property
     def computed(self) -> Sequence[str]:
         """The columns that only a write to the table computes for a row that has no value."""
+
+
+class ReadTable(TableColumns, Protocol):
+    """A table whose rows a process reads without Spark. It is that of the last `snapshot`."""
 
     def as_stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert rows of the log to the values that the table stores."""

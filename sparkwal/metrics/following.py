@@ -28,7 +28,7 @@ from sparkwal.protocol.view import DamagePolicy
 from sparkwal.reading.estimates import lag_ms
 from sparkwal.reading.history import Follower
 from sparkwal.reading.log_range import LogRange
-from sparkwal.reading.sequencers import all_logs
+from sparkwal.reading.sequencers import logs_of
 from sparkwal.store.base import LogStore
 
 _logger = logging.getLogger("sparkwal")
@@ -281,7 +281,7 @@ class Following:
 
     def _find_logs(self) -> None:
         several = bool(self._options.sequencers)
-        names = all_logs(self._root) if several else [self._options.sequencer]
+        names = logs_of(self._root, self._options)
         for name in names:
             if name not in self._logs:
                 self._begin(name, self._backlog)

@@ -89,9 +89,10 @@ class SourceOptions(StoreOptions):
     )
     sequencers: str | None = option(
         "sequencers",
-        types.star,
+        types.sequencers,
         None,
-        "*: read all logs under the path, each in its own order with its own offset",
+        "*, or names with commas: read all logs under the path, or these, each in its own order "
+        "with its own offset",
     )
     on_corruption: str = option(
         "onCorruption",
@@ -145,8 +146,13 @@ class SourceOptions(StoreOptions):
             raise OptionError("sequencer and sequencers: give one of them")
         if self.sequencers and (isinstance(start, int) or end is not None):
             raise OptionError(
-                "sequencers=* reads logs whose positions have nothing in common: use "
+                "sequencers reads logs whose positions have nothing in common: use "
                 "startingTimestamp and endingTimestamp, or read one sequencer"
+            )
+        if self.consumer and self.sequencers not in (None, types.ALL):
+            raise OptionError(
+                "a consumer reads one log or all of a path: give sequencer or sequencers=*, or no "
+                "consumer"
             )
         if self.consumer and self.lease_ms:
             raise OptionError("a stream takes consumer, a batch read takes lease: give one of them")

@@ -34,6 +34,8 @@ _TIME_UNITS = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
+# The option `sequencers` of all logs under a path.
+ALL = "*"
 _LONGEST_MS = 36_500 * 86_400_000
 _NUMBER = "0*[0-9]{1,19}"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -81,7 +83,14 @@ sequencer_name = partial(
     "a name of letters, digits, _ and - (to read all: sequencers=*)",
 )
 account_id = partial(_matched, "[0-9]{12}", "the 12 digits of an AWS account")
-star = partial(_matched, r"\*", "* (for one of them: sequencer=NAME)")
+
+
+def sequencers(value: str) -> str:
+    """ALL, or names with commas between them."""
+    names = dict.fromkeys(filter(None, map(str.strip, value.split(","))))
+    if not names or ([*names] != [ALL] and not all(map(SEQUENCER_NAME.fullmatch, names))):
+        raise ValueError("* for all logs, or names with commas between them,")
+    return ",".join(names)
 
 
 def integer(value: str) -> int:

@@ -46,7 +46,7 @@ class LogRange:
     Args:
         options: the options of the read.
         name: the sequencer's name.
-        root: the log at the path; the log itself unless the option `sequencers` is `*`.
+        root: the log at the path; the log itself without the option `sequencers`.
         clock: the clock.
         on_damage: gets each damaged or missing record, and the read continues after it.
         pinned: the planner's look, for a read that was planned before. If the log is another one, a

@@ -20,6 +20,7 @@ from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from sparkwal.options.types import ALL
 from sparkwal.reading.listing import list_logs, sequencer_names
 from sparkwal.store.base import LogStore, numbered
 
@@ -157,6 +158,13 @@ def list_sequencers(path: str, **options: Unpack[SourceKeywords]) -> list[str]:
     if settings.sequencer != ROOT or settings.sequencers:
         raise OptionError("sequencers are listed under a path: remove sequencer and sequencers")
     return all_logs(open_log(settings, fail_fast=True))
+
+
+def logs_of(root: LogStore, options: SourceOptions) -> list[str]:
+    """The names of the logs under a path that these options read; see `all_logs` for the cost."""
+    if options.sequencers is None:
+        return [options.sequencer]
+    return all_logs(root) if options.sequencers == ALL else options.sequencers.split(",")
 
 
 def all_logs(root: LogStore) -> list[str]:

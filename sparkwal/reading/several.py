@@ -1,11 +1,16 @@
 """Reads the heads and floors of several logs of one path side by side."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
+from sparkwal.errors import OptionError
 from sparkwal.reading.listing import Listed, list_logs
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.sequencers import no_log_at
+from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
+L = TypeVar("L", bound=LogRange)
 # So few logs are listed one by one, all at once.
 _FEW = 8
 
@@ -43,3 +48,22 @@ def look_at_all(logs: Sequence[LogRange], *, floor: bool = True) -> dict[str, Li
             listing = listed.get(log.log.name)
             log.page = listing.page if listing else None
     return listed
+
+
+def existing(root: LogStore, logs: Sequence[L], *, listed: bool) -> list[L]:
+    """The logs that exist, of logs of one path whose heads were read.
+
+    Args:
+        root: the log at the path, for messages.
+        logs: the logs.
+        listed: they come from a LIST. A writer may be about to begin one of them.
+
+    Raises:
+        OptionError: none exists, or one that was named does not.
+    """
+    found = [log for log in logs if log.log_id is not None]
+    if len(found) < len(logs) and not listed:
+        raise OptionError(no_log_at(next(log for log in logs if log.log_id is None).log))
+    if not found:
+        raise OptionError(no_log_at(root))
+    return found

@@ -18,6 +18,7 @@ from sparkwal.format.schema import quoted
 from sparkwal.lifecycle.consumers.leases import leased
 from sparkwal.lifecycle.current import (
     CurrentPlan,
+    OnLogError,
     check_complete,
     plan_current,
     refuse_parts,
@@ -30,10 +31,11 @@ from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from sparkwal.options.types import ALL
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, check_reserved, with_hidden
 from sparkwal.reading.planning import PlannedRead, plan_ranges
-from sparkwal.reading.sequencers import all_logs
+from sparkwal.reading.sequencers import logs_of
 from sparkwal.spark.datasource import PLANNED
 from sparkwal.spark.delta_reader import SparkDeltaReader
 from sparkwal.spark.delta_writing import isolated_session
@@ -54,6 +56,7 @@ def read_current(
     path: str,
     *,
     delete_when: str | None = ...,
+    on_log_error: OnLogError = ...,
     include_position: Literal[False] = ...,
     **options: Unpack[SourceKeywords],
 ) -> DataFrame: ...
@@ -65,6 +68,7 @@ def read_current(
     path: str,
     *,
     delete_when: str | None = ...,
+    on_log_error: OnLogError = ...,
     include_position: Literal[True],
     **options: Unpack[SourceKeywords],
 ) -> tuple[DataFrame, CurrentPlan]: ...
@@ -75,6 +79,7 @@ def read_current(
     path: str,
     *,
     delete_when: str | None = None,
+    on_log_error: OnLogError = "fail",
     include_position: bool = False,
     **options: Unpack[SourceKeywords],
 ) -> DataFrame | tuple[DataFrame, CurrentPlan]:
@@ -92,9 +97,11 @@ def read_current(
         path: s3://bucket/prefix, file:///folder or a folder.
         delete_when: the condition of the log's compaction, if it is more than a reader takes from
             a log (docs/lifecycle.md): Spark evaluates it.
+        on_log_error: as for `Log.current`. `left_out` of the plan has the errors. "leave out" reads
+            the newer rows of all logs once more, on the driver.
         include_position: return the plan too.
         **options: the options of reading (docs/options.md) as keywords; sequencers="*" for all
-            logs that compaction writes into one table.
+            logs that compaction writes into one table, or sequencers="a,b" for some.
 
     Returns:
         The DataFrame. With `include_position` also its plan, whose `positions` and
@@ -105,6 +112,7 @@ def read_current(
         TableReadError: the table is unreadable.
         OptionError: there is no log, the session cannot read its table, or an option is wrong.
         InvalidLogError: a record is damaged or missing.
+        PlanError: a log was recreated, or is a copy of another.
         StoreUnavailableError: the store did not answer.
     """
     settings = from_keywords(SourceOptions, path, options)
@@ -112,8 +120,7 @@ def read_current(
     settings = replace(settings, path=absolute(settings.path))
     register_once(spark)
     root = open_log(settings, fail_fast=True)
-    names = all_logs(root) if settings.sequencers else [settings.sequencer]
-    logs = {name: LogRange(settings, name, root) for name in names}
+    logs = {name: LogRange(settings, name, root) for name in logs_of(root, settings)}
     opened: dict[str, SparkDeltaReader] = {}
 
     def open_table(target: Target) -> SparkDeltaReader:
@@ -121,14 +128,13 @@ def read_current(
         opened[target.table] = SparkDeltaReader(spark, target.table)
         return opened[target.table]
 
-    plan = plan_current([*logs.values()], open_table)
+    is_listed = settings.sequencers == ALL
+    plan = plan_current([*logs.values()], open_table, listed=is_listed, on_log_error=on_log_error)
     if plan.target is not None:
         _check_condition(plan.target, delete_when)
     # With the settings of a compaction, the same rows win and delete as there.
     session = isolated_session(spark) if plan.target else spark
-    newer: _Newer | None = None
-    if plan.newer:
-        newer = _planned(session, plan, logs, {**options, "path": settings.path})
+    newer = _planned(session, plan, logs, {**options, "path": settings.path})
     if plan.target is not None:
         rows = _with_table(spark, plan, opened, newer, has_condition=delete_when is not None)
     elif newer is not None:
@@ -158,8 +164,10 @@ def _planned(
     plan: CurrentPlan,
     logs: Mapping[str, LogRange],
     options: Mapping[str, Any],
-) -> _Newer:
-    """Plan one read of all logs: Spark would plan each by itself."""
+) -> _Newer | None:
+    """Plan one read of all logs: Spark would plan each by itself. None without newer rows."""
+    if not plan.newer:
+        return None
     hidden: list[str] = []
     if plan.target is not None and plan.target.mode == MERGE:
         hidden = [*([COMMIT_TIME] if len(plan.newer) > 1 else []), COLUMNS]

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sparkwal import errors
-from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.errors import OptionError, SparkWalError, documented
 
 
 @contextmanager
@@ -23,9 +22,7 @@ def readable_errors(*, pickling: bool = False) -> Iterator[None]:
             yield
     except SparkWalError as error:
         sys.tracebacklimit = 0
-        # Raise the documented class instead of a subclass that only the protocol uses.
-        classes = type(error).__mro__
-        kind = next(base for base in classes if base.__module__ == errors.__name__)
+        kind = documented(error)
         if not pickling:
             raise (error if type(error) is kind else kind(*error.args)) from None
         # A class of the same name that is a PickleError too.

@@ -23,12 +23,13 @@ from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions
 from sparkwal.options.spark_versions import READ_LIMITS, text
 from sparkwal.options.store import refuse
+from sparkwal.options.types import ALL
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.holds import LOG_ID, Holds
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks, task_rows
-from sparkwal.reading.sequencers import all_logs, no_log_at
-from sparkwal.reading.several import refresh_all
+from sparkwal.reading.sequencers import logs_of, no_log_at
+from sparkwal.reading.several import existing, refresh_all
 from sparkwal.spark.interfaces import Offset, SparkStreamReader, to_arrow_schema, to_struct
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
@@ -90,11 +91,8 @@ class Logs:
         """
         waited = any(log.spark_schema is None for log in self._by_name.values())
         before = len(self._by_name)
-        if self._options.sequencers:
-            for name in all_logs(self._root):
-                self[name]
-        elif not self._by_name:
-            self[self._options.sequencer]
+        for name in logs_of(self._root, self._options):
+            self[name]
         logs = self._by_name.values()
         refresh_all([*logs], floor=floor)
         is_new = waited or len(self._by_name) > before
@@ -152,7 +150,7 @@ class Logs:
             raise InvalidLogError(
                 f"the checkpoint continues the logs of {', '.join(sorted(positions))}, and this "
                 f"stream reads only {single}: it would drop the offsets of the others, and read "
-                "them again later. Set sequencers=* as before, or use a new checkpoint"
+                "them again later. Set sequencers as before, or use a new checkpoint"
             )
         return positions
 
@@ -235,9 +233,10 @@ class BatchReader(_Reader, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         with readable_errors(), ExitStack() as leases:
-            logs = [log for log in self._logs.refresh(self.spark_schema) if log.log_id is not None]
-            if not logs:
-                raise no_log(self.options)
+            is_listed = self.options.sequencers == ALL
+            logs = existing(
+                open_log(self.options), self._logs.refresh(self.spark_schema), listed=is_listed
+            )
             tasks: list[ReadTask] = []
             starts, _ = leases.enter_context(leased(logs, StreamedLog.start))
             for log, start in zip(logs, starts, strict=True):
@@ -313,7 +312,7 @@ class StreamReader(_Reader, SparkStreamReader):
             return self._logs.offset(begins)
 
     def _refresh(self) -> list[StreamedLog]:
-        if self.options.sequencers:
+        if self.options.sequencers == ALL:
             self._publisher.protect_new_logs(self._root)
         return self._logs.refresh(self.spark_schema)
 

@@ -88,7 +88,7 @@ _TYPES = {
     "consumer_name": "name",
     "timestamp": "moment",
     "account_id": "account",
-    "star": "*",
+    "sequencers": "names",
 }
 _NAMES = {parser: name for name, parser in vars(types).items() if callable(parser)}
 

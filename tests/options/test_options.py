@@ -44,7 +44,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "sequencer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),
     "consumer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of at most 200 letters"),
     "account_id": (["", "1", "1234-5678-9012", "١٢٣٤٥٦٧٨٩٠١٢"], "the 12 digits of an AWS account"),
-    "star": (["", "**", "a", "a,b"], "* (for one of them: sequencer=NAME)"),
+    "sequencers": (
+        ["", " , ", "**", "a,*", "a/b", "a,b c"],
+        "* for all logs, or names with commas",
+    ),
 }
 NAMES = {parser: name for name, parser in vars(types).items() if callable(parser)}
 VALUES = [
@@ -138,9 +141,10 @@ PAIRS: list[tuple[type[StoreOptions], dict[str, str], str]] = [
     (SinkOptions, {"maxBufferedBytes": "1"}, "'maxBufferedBytes' is for the appender"),
     (AppenderOptions, {"inlineThreshold": "1"}, "'inlineThreshold' is for writing"),
     (AppenderOptions, {"maxBufferedBytes": "1"}, "below batchSizeThreshold"),
-    (SourceOptions, {"sequencers": "*", "startingPosition": "1"}, "sequencers=* reads logs"),
-    (SourceOptions, {"sequencers": "*", "endingPosition": "1"}, "sequencers=* reads logs"),
+    (SourceOptions, {"sequencers": "*", "startingPosition": "1"}, "sequencers reads logs"),
+    (SourceOptions, {"sequencers": "*", "endingPosition": "1"}, "sequencers reads logs"),
     (SourceOptions, {"consumer": "a", "lease": "1h"}, "a batch read takes lease"),
+    (SourceOptions, {"consumer": "a", "sequencers": "a,b"}, "a consumer reads one log or all"),
     (
         SourceOptions,
         {"cursorInterval": "0"},

@@ -46,6 +46,9 @@ class _InWorld:
     ask: Ask
     log: LogStore
     of: ClassVar[str]
+    # The rows of the world have no columns.
+    spark_schema: ClassVar[str] = ""
+    computed: ClassVar[tuple[str, ...]] = ()
 
     def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
         found: TableState | None = self._asked("look", log_id, since)

@@ -219,7 +219,7 @@ MUTATIONS = [
         "chain-of-this-log",
         "a log that is recreated before it is collected",
         "lifecycle/known_log.py",
-        "if state.log_id != self.log_id:",
+        "if state is not None and state.log_id != log_id:",
         "if False:",
     ),
     Mutation(
@@ -418,7 +418,7 @@ MUTATIONS = [
         "if snapshot and snapshot.table_id == in_chain.table_id and snapshot.k > in_chain.k:\n"
         "        return None\n",
         "if snapshot and snapshot.k > in_chain.k:\n"
-        "        starts = [state.to if state else 0 for state in states]\n"
+        "        starts = {name: one.to if one else 0 for name, one in states.items()}\n"
         "        return _Pins(snapshot.version, starts, True)\n",
     ),
     Mutation(

@@ -279,6 +279,21 @@ def test_a_stream_over_two_sequencers_is_a_consumer_of_each(tmp_path: Path) -> N
     assert sparkwal.consumers(str(log), sequencers="*") == []
 
 
+def test_a_stream_reads_the_logs_that_it_names(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for name, rows in (("a", [1, 2]), ("b", [3])):
+        appended(log / "sequencers" / name, rows)
+    stream = Stream(tmp_path, sequencers="a, c")
+    offset, rows = stream.turn(stream.reader.begin({}))
+    assert rows == [1, 2]
+    # A log that is named waits for its first record in a stream, and is missed in a batch.
+    with pytest.raises(OptionError, match="no log of sequencer c"):
+        batch_reader(stream, sequencers="a,c").partitions()
+    appended(log / "sequencers" / "c", [4])
+    assert stream.turn(offset)[1] == [4]
+    assert len(batch_reader(stream, sequencers="a,c").partitions()) == 2
+
+
 @pytest.mark.proves("unseen-logs-held")
 def test_a_log_that_began_while_its_consumer_was_stopped_is_read_from_its_start(
     tmp_path: Path,

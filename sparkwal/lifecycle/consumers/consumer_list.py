@@ -16,11 +16,12 @@ from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from sparkwal.options.types import ALL
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.protocol.segments import with_copies
 from sparkwal.reading.estimates import lag_ms
 from sparkwal.reading.listing import Listed
-from sparkwal.reading.sequencers import all_logs
+from sparkwal.reading.sequencers import logs_of
 from sparkwal.store.base import KEYS_OF_DELETE, LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -101,7 +102,7 @@ def _logs(settings: SourceOptions) -> dict[str, LogStore]:
     """The logs of these options, by sequencer."""
     root = open_log(settings, fail_fast=True)
     if settings.sequencers:
-        return {name: with_copies(root.sequencer(name)) for name in all_logs(root)}
+        return {name: with_copies(root.sequencer(name)) for name in logs_of(root, settings)}
     return {settings.sequencer: with_copies(root)}
 
 
@@ -183,7 +184,7 @@ def forget_consumer(path: str, name: str, **options: Unpack[SourceKeywords]) -> 
     root = open_log(settings, fail_fast=True).root
     of_all = ConsumerObject(root, name, is_of_all=True)
     forgotten = [ConsumerObject(log, name).key for log in _logs(settings).values()]
-    if settings.sequencers:
+    if settings.sequencers == ALL:
         forgotten.insert(0, of_all.key)
     elif read(of_all) is not None:
         raise OptionError(

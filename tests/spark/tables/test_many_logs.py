@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sparkwal
+from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.lifecycle import cycle
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.protocol.chain import Chain, newest_record
@@ -244,6 +245,41 @@ def test_readers_show_what_the_table_has_after_the_next_run(
         table = delta.read.format("delta").load(path.table).collect()
         assert counted(row.asDict(recursive=True) for row in table) == wanted, (seed, step)
         assert readers(path) == wanted, (seed, step)
+
+
+def test_a_bad_log_is_left_out_of_table_and_logs_as_one(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    """One has another type, and of one a record in the middle of its newer rows is damaged."""
+    path = Path20(delta, tmp_path, keys=["id"])
+    for number, name in enumerate("abc"):
+        path.append(name, {"id": number, "v": name})
+    path.run()
+    path.append("a", {"id": 10, "v": "new"}, {"id": 0, "v": "newer"})
+    for number in range(3):
+        path.append("c", {"id": 20 + number, "v": f"victim{number}"})
+    path.append(
+        "d", {"id": "x", "v": "y"}, schema=pa.schema([("id", pa.string()), SCHEMA.field("v")])
+    )
+    folder = Path(path.path) / "sequencers" / "c" / "batches"
+    (file,) = (each for each in folder.iterdir() if b"victim1" in each.read_bytes())
+    file.write_bytes(file.read_bytes().replace(b"victim1", b"wictim1"))
+    with pytest.raises(OptionError, match="sequencer d: column 'id' .*on_log_error"):
+        sparkwal.read_current(delta, path.path, sequencers="*")
+    rows, plan = sparkwal.read_current(
+        delta, path.path, sequencers="*", on_log_error="leave out", include_position=True
+    )
+    expected = [(0, "newer"), (1, "b"), (2, "c"), (10, "new")]
+    assert sorted((row["id"], row["v"]) for row in rows.collect()) == expected
+    assert {name: type(error) for name, error in plan.left_out.items()} == {
+        "c": InvalidLogError,
+        "d": OptionError,
+    }
+    others = sparkwal.read_current(delta, path.path, sequencers="a,b")
+    assert sorted((row["id"], row["v"]) for row in others.collect()) == expected
+    results = path.life().run_all()
+    assert {name for name, run in results.items() if not isinstance(run, Run)} == {*plan.left_out}
+    assert [(row["id"], row["v"]) for row in path.rows()] == expected
 
 
 @contextmanager
