@@ -56,7 +56,8 @@ class Current:
         logs: the open logs, by sequencer.
         options: the options of reading.
         table_options: the options of the table's store, instead of the log's.
-        listed, on_log_error: as for `plan_current`.
+        listed: the logs come from a LIST, so one may have no record yet.
+        on_log_error: as for `Log.current`.
 
     Attributes:
         table: the table's URL, or None.
@@ -80,8 +81,8 @@ class Current:
         options: SourceOptions,
         table_options: Mapping[str, str] | None,
         *,
-        listed: bool,
-        on_log_error: OnLogError,
+        listed: bool = True,
+        on_log_error: OnLogError = "fail",
     ) -> None:
         refuse_parts(options)
         refuse(options, "is for scan() and for Spark's reads", "lease")
