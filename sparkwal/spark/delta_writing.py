@@ -88,11 +88,13 @@ def explained(table: str, promise: Promise) -> Iterator[None]:
 
 def refused(table: str, promise: Promise, why: str) -> WriteError:
     """The error for a table that did not take the open range, with the ways to continue."""
+    condition = promise.target.delete_when
+    other = f". If delete_when {condition!r} fails on them, change it with --change-target"
     return WriteError(
         f"{table} did not take {range_name(promise)}: {why}. If the table refuses these rows, "
         f"change it (ALTER TABLE delta.`{table}` …) and run again; or give the range up with "
-        "--give-up-range (give_up_range()), and its rows are promised again. No row is lost: they "
-        "stay in the log"
+        f"--give-up-range (give_up_range()), and its rows are promised again"
+        f"{f'{other} (change_target())' if condition else ''}. No row is lost: they stay in the log"
     )
 
 
