@@ -1,4 +1,4 @@
-"""Compacts a log into a table, and deletes rows that the log no longer needs."""
+"""Compacts a log into a Delta table, and deletes rows that the log no longer needs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from sparkwal.errors import (
 )
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.cycle import Run
-from sparkwal.lifecycle.opening import check_apart, check_same_target, needs_spark
+from sparkwal.lifecycle.opening import check_apart, check_change, check_same_target
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import with_tombstones
 from sparkwal.options.open import open_log
@@ -79,6 +79,7 @@ class RunOptions:
         segments: make segments. With None the job makes them if rows stay in the log.
         accept_table: accept the present table first.
         give_up_range: give the open range up, and do nothing else.
+        change_target: change how the table takes rows, and do nothing else.
         continuous: repeat until a signal.
         interval: the seconds between two rounds.
         drain_timeout: the seconds for which a signal waits for the running range.
@@ -89,6 +90,7 @@ class RunOptions:
     segments: bool | None = None
     accept_table: bool = False
     give_up_range: bool = False
+    change_target: bool = False
     continuous: bool = False
     interval: float = 60.0
     drain_timeout: float = 60.0
@@ -150,6 +152,19 @@ class Compaction:
             return f"{name} is in version {closed.table_version}: it is done, and was not given up"
         return f"{name} was given up; the log keeps its rows, and the next run promises them again"
 
+    def change_target(self) -> str:
+        """Change how the table takes rows. The result is for people.
+
+        Raises:
+            SparkWalError: the target is as before.
+        """
+        record = self._lifecycle().change_target()
+        assert self.target is not None
+        return (
+            f"record {record.number} of the lifecycle has the target of this run: later rows reach "
+            f"{self.target.table} so. Its present rows stay as they are"
+        )
+
     def _lifecycle(self) -> Lifecycle:
         arguments: dict[str, Any] = with_flags(self.log_options, sequencer=self.settings.sequencer)
         arguments["collects"] = self.run.collects
@@ -184,7 +199,8 @@ class Compaction:
                     "no row leaves the log which the table does not hold"
                 )
             try:
-                check_same_target(self.target, target)
+                check = check_change if self.run.change_target else check_same_target
+                check(self.target, target)
             except PlanError as error:
                 raise OptionError(str(error)) from None
 
@@ -388,6 +404,12 @@ _takes_run_options = options(
         help="Only give the open range up, which the table refuses for ever. The log keeps its "
         "rows, and the next run promises them again.",
     ),
+    click.option(
+        "--change-target",
+        is_flag=True,
+        help="Only change --delete-when, --sequence-by, --cluster-by or --tombstone-horizon to "
+        "those given here, for all later rows. An open range is given up.",
+    ),
     click.option("--continuous", is_flag=True, help="Repeat until stopped."),
     takes_interval("1min", "The time between two rounds of --continuous."),
     click.option(
@@ -403,6 +425,7 @@ _takes_run_options = options(
         "segments",
         "accept_table",
         "give_up_range",
+        "change_target",
         "continuous",
         "interval",
         "drain_timeout",
@@ -431,10 +454,7 @@ def main(
     *,
     all_sequencers: bool,
 ) -> None:
-    """Write the rows of the log at PATH that are due into the table at TABLE, exactly once.
-
-    TABLE is the URL or folder of a Delta table, which Spark writes, or, without a JVM,
-    iceberg://CATALOG/NAMESPACE.TABLE with a catalog that is configured for pyiceberg.
+    """Write the rows of the log at PATH that are due into the Delta table at TABLE, exactly once.
 
     Then the job moves the log's floor, and deletes objects that the floor passed longer ago than
     the grace. Without TABLE, and so without Spark, only --retain and --retain-bytes decide what
@@ -459,7 +479,7 @@ def main(
         work.check()
     except SparkWalError as error:
         raise exit_for(error) from None
-    if target is not None and needs_spark(target):
+    if target is not None:
         need_spark()
         need_delta("a table")
         work.spark = start_session(
@@ -477,6 +497,8 @@ def main(
             try:
                 if run.give_up_range:
                     _print(work.give_up_range())
+                elif run.change_target:
+                    _print(work.change_target())
                 elif run.continuous:
                     _continuously(work, meter, signals, printer)
                 else:
@@ -500,12 +522,20 @@ def _check_flags(
     """
     if target is None and settings.retain_seconds is None and settings.retain_bytes is None:
         raise Refused("give TABLE, or --retain or --retain-bytes for a log without a table")
-    if target is None and (run.now or run.accept_table or run.give_up_range or conf):
-        raise Refused("--now, --accept-table, --give-up-range, --conf are for a log with TABLE")
+    if target is None and any(
+        (run.now, run.accept_table, run.give_up_range, run.change_target, conf)
+    ):
+        raise Refused(
+            "--now, --accept-table, --give-up-range, --change-target, --conf are for a log with "
+            "TABLE"
+        )
     if run.accept_table and run.continuous:
         raise Refused("--accept-table is for one run; start --continuous after it")
-    if run.give_up_range and (run.accept_table or run.continuous):
-        raise Refused("--give-up-range does nothing else: give it without the others")
+    if (run.give_up_range or run.change_target) and (
+        run.accept_table or run.continuous or (run.give_up_range and run.change_target)
+    ):
+        name = "--give-up-range" if run.give_up_range else "--change-target"
+        raise Refused(f"{name} does nothing else: give it without the others")
     if conf and jvm.started_by_spark_submit():
         raise Refused("--conf here is too late: give it to spark-submit")
 

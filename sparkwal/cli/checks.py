@@ -1,6 +1,7 @@
-"""`sparkwal show` and `verify`: check one record, or every byte of a log."""
+"""`sparkwal show`, `verify` and `erased`: check one record, or every byte of a log."""
 
 import json
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,12 @@ from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log, pro
 from sparkwal.cli.output import facts, moment, out, print_json, table
 from sparkwal.errors import InvalidLogError, escape
 from sparkwal.format import keys
+from sparkwal.format.finding import Value
 from sparkwal.format.header import CommitHeader, to_json
+from sparkwal.lifecycle.collecting.finding import FOUND, Search, find
+from sparkwal.options.open import open_log
+from sparkwal.options.parsing import parse
+from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.liveness import last_live, passed_by
 from sparkwal.protocol.slots import SlotRecord, TornRecord
 from sparkwal.protocol.view import LENIENT
@@ -223,3 +229,45 @@ def verify(path: str, log_options: dict[str, str], *, fast: bool, as_json: bool)
             text = f"{report}\n{advice(report.problems)}".strip()
             out().print(Text(text), soft_wrap=True)
     click.get_current_context().exit(0 if sound else 1)
+
+
+@click.command("erased")
+@takes_log
+@click.option(
+    "--value",
+    required=True,
+    metavar="X",
+    help="What to find: a text, a number, a UUID, or 0x and hexadecimal digits. With - the command "
+    "reads it from a line of its input, so that no list of processes shows it.",
+)
+@as_json
+def erased(path: str, log_options: dict[str, str], value: str, *, as_json: bool) -> None:
+    """It reads every object of the path, of all its logs, of their tables, and of the tables beside
+    these: also old versions, deletion vectors and transaction logs. It prints the objects that hold
+    the value and what ends them, and never the value. An object that it cannot read may hold the
+    value. Versions that a bucket keeps, and backups, are not searched.
+
+    \b
+    sparkwal erased s3://bucket/wal --value -
+
+    Requests: 1 GET for each object, however large, and 1 LIST for each thousand. Exit code 1: an
+    object holds the value, or may hold it.
+    """
+    value = sys.stdin.readline().rstrip("\r\n") if value == "-" else value
+    if not value:
+        raise click.BadParameter("the value is empty")
+    settings = parse(SourceOptions, {**log_options, "path": path})
+    with progress("erased") as done:
+        search = Search(Value.of(value), done)
+        find(open_log(settings, fail_fast=True), settings, search)
+    if not search.objects:
+        raise no_log(open_log(settings))
+    for copy in search.copies if as_json else ():
+        print_json(vars(copy))
+    if search.copies and not as_json:
+        table([vars(copy) for copy in search.copies])
+    if not as_json:
+        left = sum(copy.found == FOUND for copy in search.copies)
+        unread = len(search.copies) - left
+        click.echo(f"{search.objects:,} objects; {left} hold the value, {unread} may hold it")
+    click.get_current_context().exit(1 if search.copies else 0)

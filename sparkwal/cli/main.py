@@ -23,6 +23,7 @@ COMMANDS = {
     "other without hole or overlap.",
     "diff": "Compare a query of the log at PATH with one of another log, over the same sources.",
     "verify": "Read every byte of the log at PATH and check it; works while others write.",
+    "erased": "Search every object of the log at PATH and of its table for a value.",
     "collect": "List the objects that the log at PATH no longer needs; --delete deletes them.",
     "segment": "Copy each thousand old records of the log at PATH into one object, for readers of "
     "long ranges.",
@@ -50,6 +51,7 @@ _MODULES = {
     "consumers": "status",
     "show": "checks",
     "verify": "checks",
+    "erased": "checks",
     "queries": "queries",
     "audit": "queries",
     "diff": "queries",

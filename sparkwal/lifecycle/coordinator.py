@@ -17,13 +17,23 @@ from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.lifecycle.accepting import accept
 from sparkwal.lifecycle.collecting.collection import Safeguards
 from sparkwal.lifecycle.collecting.erasing import Erasure
-from sparkwal.lifecycle.cycle import DAY_MS, Cycle, Run, close_range, look, no_table, write_range
+from sparkwal.lifecycle.cycle import (
+    DAY_MS,
+    Cycle,
+    Run,
+    close_range,
+    look,
+    no_table,
+    promise_to,
+    write_range,
+)
 from sparkwal.lifecycle.known_log import ClosedRange, Collection, KnownLog
-from sparkwal.lifecycle.opening import check_same_target
+from sparkwal.lifecycle.opening import check_change, check_same_target
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import Table
 from sparkwal.protocol.chain import Chain, MovedOn
 from sparkwal.protocol.clock import SYSTEM, Clock
+from sparkwal.protocol.lifecycle_steps import with_target
 from sparkwal.protocol.segments import with_copies
 from sparkwal.reading.listing import list_logs
 from sparkwal.store.base import LogStore
@@ -187,6 +197,43 @@ class Coordinator:
 
         return self._retry_if_moved(work)
 
+    def change_target(self) -> ChainRecord:
+        """Change how the table takes rows to the way that this process has, for all later ranges.
+
+        Rows that the table has stay as they are. An open range is given up, as by `give_up_range`,
+        and promised again the new way.
+
+        Returns:
+            The newest record of the lifecycle.
+
+        Raises:
+            PlanError: the log has no table or another one, the rows of the table contradict the new
+                way, or it fails on rows of the log.
+            CompactionError: the table does not fit the log.
+        """
+
+        def work() -> ChainRecord:
+            cycle = self._look(self._list())
+            record, target, table = cycle.record, self._target, self._safeguards.table
+            if target is None or table is None or target.table not in record.tables:
+                raise self._no_table_yet()
+            fixed = record.tables[target.table].target
+            check_change(target, fixed)
+            if fixed == target:
+                return record
+            cycle.try_target(table, self._log.name)
+            # SAFETY(target-between-ranges) §10: a target changes only while no range of its table
+            # is open, so one target makes all rows and tombstones of a range
+            if promise_to(record, target).is_open:
+                snapshot = write_range(self._chain, record, table, burns=True)
+                record, _ = close_range(self._chain, record, table, snapshot)
+            return self._chain.put(with_target(record, target))
+
+        return self._retry_if_moved(work)
+
+    def _no_table_yet(self) -> PlanError:
+        return PlanError(f"{self._log.url} has no table yet that could be accepted or changed")
+
     def _own_table(self, record: ChainRecord) -> Table:
         """The table of the log in a record, which is that of this process.
 
@@ -195,7 +242,7 @@ class Coordinator:
         """
         target = record.target_of(self._log.name) or self._target
         if target is None or target.table not in record.tables:
-            raise PlanError(f"{self._log.url} has no table yet that could be accepted")
+            raise self._no_table_yet()
         if self._target is not None:
             check_same_target(self._target, record.tables[target.table].target)
         if self._safeguards.table is None:

@@ -366,6 +366,24 @@ class Cycle:
                 checked[columns] = log.error
             log.error = checked[columns]
 
+    def try_target(self, table: Table, name: str) -> None:
+        """Check a table, and try its target on rows of the log `name`, or of another one.
+
+        Raises:
+            PlanError: the table does not fit, or its delete condition fails on these rows.
+            SparkWalError: none of the logs of the table can be read.
+        """
+        of_table = [
+            log for log in self.present if log.state(self.record).table == table.target.table
+        ]
+        logs = sorted(
+            (log for log in of_table if log.error is None), key=lambda log: log.log.name != name
+        )
+        if logs:
+            table.prepare(logs[0].log, _union(logs), first=True)
+        elif of_table and of_table[0].error is not None:
+            raise of_table[0].error
+
     def _new_table(self, app_id: str, table: Table) -> TableInChain:
         """The table before its first range.
 

@@ -4,42 +4,19 @@ Only this module chooses a format.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError
 from sparkwal.format.keys import sequencers_prefix
 from sparkwal.format.lifecycle_record import Target
+from sparkwal.lifecycle.delta.live_files import DeltaTableFiles
 from sparkwal.lifecycle.delta.reader import DeltaReader
-from sparkwal.lifecycle.iceberg.reader import IcebergReader
-from sparkwal.lifecycle.iceberg.table import IcebergTable
-from sparkwal.lifecycle.table import ReadTable, Table, TableState
+from sparkwal.lifecycle.table import ReadTable, TableFiles, TableState
 from sparkwal.options.store import StoreOptions
-from sparkwal.store.base import LogStore
 from sparkwal.store.path import overlap, refuse_credentials, scheme_of
 
 # The names of S3 in the URLs of tables.
 _S3 = ("s3", "s3a", "s3n")
-# By scheme, the formats that this process reads and writes without Spark. Any other URL is that of
-# a Delta table, which Spark writes.
-_FORMATS = {"iceberg": (IcebergReader, IcebergTable)}
-
-
-def needs_spark(target: Target) -> bool:
-    """Whether only Spark writes a table."""
-    return scheme_of(target.table) not in _FORMATS
-
-
-def open_written(target: Target, log: LogStore) -> Table:
-    """Open a table that is written without Spark.
-
-    Args:
-        target: the table.
-        log: any log of the path.
-
-    Raises:
-        OptionError: the name of the table is wrong, or a library is not installed.
-    """
-    _, table = _FORMATS[scheme_of(target.table)]
-    return table(target, log)
 
 
 def open_table(
@@ -53,14 +30,15 @@ def open_table(
         storage: the options of the table's store, if it is another than that of the log.
 
     Raises:
-        OptionError: as `check_place`, or as `open_written`.
+        OptionError: as `check_place`.
     """
-    if not needs_spark(target):
-        # It is in a catalog that this process has configured by its name.
-        reader, _ = _FORMATS[scheme_of(target.table)]
-        return reader(target)
     check_place(target.table, options)
     return DeltaReader(target, options, storage)
+
+
+def table_files() -> TableFiles:
+    """Tell the files in a table's folder apart."""
+    return DeltaTableFiles()
 
 
 class CheckedTable:
@@ -81,14 +59,12 @@ class CheckedTable:
             raise ConfirmError(str(error)) from error
 
     def prepare(self, *_: object, **__: object) -> None:
-        """Refuse, because only a compaction writes a table.
+        """Refuse, because only Spark writes a table.
 
         Raises:
             PlanError: always.
         """
-        raise PlanError(
-            f"{self.target.table} is opened to be read, and only a compaction writes it"
-        )
+        raise PlanError(f"{self.target.table} is opened without Spark, and only Spark can write it")
 
     write = burn = prepare
 
@@ -132,13 +108,8 @@ def check_place(table: str, options: StoreOptions) -> None:
 
     Raises:
         OptionError: it may hold a secret, or it is on another store than the log and the options
-            do not name it: a reader would connect to any server that the log names. Or Spark does
-            not read it.
+            do not name it: a reader would connect to any server that the log names.
     """
-    if scheme_of(table) in _FORMATS:
-        raise OptionError(
-            f"{table} is read and written without Spark: read it with sparkwal.Log(path).current()"
-        )
     refuse_credentials(table, "the table's URL in the log")
     scheme, of_log = scheme_of(table), scheme_of(options.path)
     is_same = scheme == of_log or (scheme in _S3 and of_log in _S3)
@@ -152,21 +123,71 @@ def check_place(table: str, options: StoreOptions) -> None:
 
 
 def check_same_target(target: Target, fixed: Target) -> None:
-    """Check that a run has the target that the first intent fixed.
+    """Check that a run has the target that the log's lifecycle has.
 
     Raises:
         PlanError: it has another.
     """
-    values = vars(target)
-    if differences := [
-        f"{name}: {_flag_text(value)} first, {_flag_text(values[name])} now"
-        for name, value in vars(fixed).items()
-        if values[name] != value
-    ]:
+    if differences := _differences(target, fixed):
+        way = "or begin a new log"
+        if not _refusal(target, fixed):
+            way = "or change it for all later rows with --change-target (change_target())"
         raise PlanError(
-            "the first run of this log's compaction fixed its target: "
-            f"{'; '.join(differences)}. Use the first target, or begin a new log"
+            "the first run of this log's compaction, or a later --change-target, fixed its target: "
+            + "; ".join(
+                f"{name}: {_flag_text(old)} there, {_flag_text(new)} here"
+                for name, (old, new) in differences.items()
+            )
+            + f". Use the target of the log, {way}"
         )
+
+
+def check_change(target: Target, fixed: Target) -> None:
+    """Check that rows which a table has do not contradict a new way for the later ones.
+
+    Raises:
+        PlanError: they do.
+    """
+    if reason := _refusal(target, fixed):
+        raise PlanError(f"the target of {fixed.table} cannot be changed: {reason}")
+
+
+def _differences(target: Target, fixed: Target) -> dict[str, tuple[Any, Any]]:
+    """The fields that differ, with the values of `fixed` and of `target`."""
+    values = vars(target)
+    return {
+        name: (value, values[name]) for name, value in vars(fixed).items() if values[name] != value
+    }
+
+
+def _refusal(target: Target, fixed: Target) -> str:
+    """Why a target cannot be changed; "" if it can."""
+    changed = _differences(target, fixed).keys()
+    if "table" in changed:
+        return f"another table, {target.table}, lacks the rows that left the log: begin a new log"
+    if changed & {"mode", "keys"}:
+        return (
+            "its rows were written by other keys, or by none, so it may hold two rows of a new "
+            "key, or have lost one: begin a new log"
+        )
+    if changed & {"partition_by", "properties"}:
+        return "its partitions and properties are those of a new table: change them by ALTER TABLE"
+    if fixed.keeps_tombstones and not target.keeps_tombstones:
+        return (
+            "rows that are older than the delete of their key would come back without the kept "
+            "sequences: to delete nothing more give --delete-when false"
+        )
+    if target.keeps_tombstones and not fixed.keeps_tombstones:
+        return (
+            "the sequences of keys that were deleted so far were not kept: give "
+            "--tombstone-horizon 0ms, or begin a new log"
+        )
+    if target.keeps_tombstones and "sequence_by" in changed:
+        return (
+            f"{target.tombstones} keeps the values of {fixed.sequence_by}, which those of "
+            f"{target.sequence_by} do not follow: begin a new log"
+        )
+    return ""
 
 
 def _flag_text(value: int | str | tuple[str | tuple[str, str], ...]) -> str:

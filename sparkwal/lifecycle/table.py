@@ -30,6 +30,8 @@ ReadRows = Callable[[Sequence[str] | None], Iterator[pa.RecordBatch]]
 # Columns of the tombstones, besides the keys; no column of a log has such a name.
 SEQUENCE = "_wal_sequence"
 DELETED_AT = "_wal_deleted_at"
+# What ends a file with a row, for people.
+OF_ROW = "DELETE of its row, then VACUUM"
 # The property that names the table whose keys these are.
 OWNER = "sparkwal.tombstonesOf"
 
@@ -158,6 +160,25 @@ class ReadTable(TableColumns, Protocol):
         Raises:
             TableReadError: the version does not exist, or is unreadable.
         """
+
+
+class TableFiles(Protocol):
+    """The files in a table's folder: which of them the newest version has.
+
+    Attributes:
+        elsewhere: files of the table that lie outside of the folder.
+    """
+
+    elsewhere: set[str]
+
+    def is_history(self, name: str) -> bool:
+        """Whether a file belongs to the table's history, and `see` takes it."""
+
+    def see(self, name: str, body: bytes) -> None:
+        """Take a file of the history. They come in the order of their names."""
+
+    def until(self, name: str) -> str:
+        """What ends a file, for people."""
 
 
 class WrittenTable(Snapshots, Protocol):

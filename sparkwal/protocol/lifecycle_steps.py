@@ -1,7 +1,8 @@
 """The steps of the chain, as pure functions from the newest record to the next one (PROTOCOL §10).
 
-`promised` opens a range of a table, `done` and `burned` close it. `with_table` and `with_logs`
-change what they name. `chain.Chain.put` gives the next record its number, its id and its time.
+`promised` opens a range of a table, `done` and `burned` close it. `with_table`, `with_target` and
+`with_logs` change what they name. `chain.Chain.put` gives the next record its number, its id and
+its time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from sparkwal.format.lifecycle_record import (
     LogInChain,
     OpenRange,
     TableInChain,
+    Target,
 )
 
 
@@ -100,6 +102,22 @@ def with_table(record: ChainRecord, table: TableInChain) -> ChainRecord:
     is_again = is_open and table.k != record.tables[url].k
     kind = INTENT if is_again else FLOOR
     return replace(record, kind=kind, tables={**record.tables, url: table})
+
+
+def with_target(record: ChainRecord, target: Target) -> ChainRecord:
+    """Change the way rows reach a table, from its next range on.
+
+    Args:
+        record: the newest record, without an open range of the table.
+        target: the table, and the new way.
+    """
+    url = target.table
+    logs = {
+        name: replace(log, refused_ms=0, tried_ms=0) if log.table == url else log
+        for name, log in record.logs.items()
+    }
+    tables = {**record.tables, url: replace(record.tables[url], target=target)}
+    return replace(record, kind=FLOOR, logs=logs, tables=tables)
 
 
 def with_logs(record: ChainRecord, logs: Mapping[str, LogInChain], gc_grace_ms: int) -> ChainRecord:

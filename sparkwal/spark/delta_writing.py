@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from sparkwal.errors import ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import Promise
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
-from sparkwal.lifecycle.range_rows import range_name
 from sparkwal.lifecycle.table import Held, TableConflict, TableState, named_range
 from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
 from sparkwal.spark.registering import register_once
@@ -56,6 +55,16 @@ def range_session(
     return session
 
 
+def range_name(promise: Promise) -> str:
+    """The open range, as errors name it."""
+    parts = promise.ranges
+    if len(parts) > 1:
+        names = ", ".join(part.sequencer for part in parts[:3])
+        more = ", …" if len(parts) > 3 else ""
+        return f"range {promise.table.k} of {len(parts)} logs ({names}{more})"
+    return f"positions {parts[0].cut}…{parts[0].to - 1} (range {promise.table.k})"
+
+
 @contextmanager
 def explained(table: str, promise: Promise) -> Iterator[None]:
     """Write the open range into a table, and turn errors of Spark into those of a range.
@@ -79,11 +88,13 @@ def explained(table: str, promise: Promise) -> Iterator[None]:
 
 def refused(table: str, promise: Promise, why: str) -> WriteError:
     """The error for a table that did not take the open range, with the ways to continue."""
+    condition = promise.target.delete_when
+    other = f". If delete_when {condition!r} fails on them, change it with --change-target"
     return WriteError(
         f"{table} did not take {range_name(promise)}: {why}. If the table refuses these rows, "
         f"change it (ALTER TABLE delta.`{table}` …) and run again; or give the range up with "
-        "--give-up-range (give_up_range()), and its rows are promised again. No row is lost: they "
-        "stay in the log"
+        f"--give-up-range (give_up_range()), and its rows are promised again"
+        f"{f'{other} (change_target())' if condition else ''}. No row is lost: they stay in the log"
     )
 
 

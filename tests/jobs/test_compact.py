@@ -97,6 +97,8 @@ TABLE = ("compact", "wal", "lake")
         ((*TABLE, "--sequencer", "a", "--all"), "give one of them"),
         ((*TABLE, "--continuous", "--accept-table"), "--accept-table is for one run"),
         ((*TABLE, "--continuous", "--give-up-range"), "--give-up-range does nothing else"),
+        ((*TABLE, "--change-target", "--give-up-range"), "--give-up-range does nothing else"),
+        ((*TABLE, "--continuous", "--change-target"), "--change-target does nothing else"),
         ((*TABLE, "--soft-limit-bytes", "2gb", "--hard-limit-bytes", "1gb"), "is above"),
         ((*TABLE, "--log-option", "persistRowTreshold=1"), "did you mean 'persistRowThreshold'?"),
         ((*TABLE, "--log-option", "compression=zstd"), "is for writing"),

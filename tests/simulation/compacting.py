@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from sparkwal.errors import (
@@ -238,6 +238,20 @@ def giver(name: str) -> Process:
         try:
             life.give_up_range()
             life.run_once()
+        except SparkWalError as error:
+            return type(error).__name__
+        return "done"
+
+    return run
+
+
+def changer(name: str) -> Process:
+    """A user who changes the target."""
+
+    def run(ask: Ask) -> str:
+        life = _life(name, ask, target=replace(TARGET, cluster_by=("v",)), collects=False)
+        try:
+            life.change_target()
         except SparkWalError as error:
             return type(error).__name__
         return "done"

@@ -43,6 +43,13 @@ MUTATIONS = [
         "                    return replace(snapshot, changes=(made,))\n",
     ),
     Mutation(
+        "target-between-ranges",
+        "a user changes the target of a promised range under a compactor, a crash",
+        "lifecycle/coordinator.py",
+        "if promise_to(record, target).is_open:",
+        "if False:",
+    ),
+    Mutation(
         "chain-put-in-time",
         "a compactor sleeps until its number was used and freed",
         "protocol/chain.py",

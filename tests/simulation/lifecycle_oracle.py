@@ -52,6 +52,7 @@ def _check_chain(state: State, chain: list[dict[str, Any]]) -> None:
         kind = after["kind"]
         if before is not _BEGINNING and before["log_id"] not in (None, after["log_id"]):
             raise oracle.Violation("the chain continues with another log")
+        _check_target(before, after)
         if state.elsewhere[0]:
             _check_step(before, after)
             continue
@@ -72,6 +73,14 @@ def _check_chain(state: State, chain: list[dict[str, Any]]) -> None:
         }[kind]
         if expected != (True, now["k"]):
             raise oracle.Violation(f"after {was} the chain continues with {kind} {now}")
+
+
+def _check_target(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """A range is done, or given up, by the target of its intent."""
+    whole = before.get("whole", {"to": {}, "cut": {}})
+    is_open = any(to > whole["cut"][name] for name, to in whole["to"].items())
+    if is_open and before["target"] != after["target"]:
+        raise oracle.Violation("the target of an open range was changed")
 
 
 def _check_step(before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from tests.simulation.compacting import (
     GRACE_MS,
     TARGET,
     WITH_TOMBSTONES,
+    changer,
     collector,
     compactor,
     giver,
@@ -142,6 +143,13 @@ def exhaustive() -> dict[str, Configuration]:
             Budget(1, 0),
             begin=_promised,
             ends={"A": "done", "U": "done"},
+            still=_STILL,
+        ),
+        "a user changes the target of a promised range under a compactor, a crash": Configuration(
+            {"U": changer("U"), "O": others(compactor("A", collects=False))},
+            Budget(1, 0),
+            begin=_promised,
+            ends={"U": "done"},
             still=_STILL,
         ),
         "a collector with an old view, a compactor, a crash": Configuration(

@@ -1,1 +1,0 @@
-"""An Iceberg table without a JVM: its catalog, its history and its rows."""
