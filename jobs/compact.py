@@ -1,4 +1,4 @@
-"""Compacts a log into a Delta table, and deletes rows that the log no longer needs."""
+"""Compacts a log into a table, and deletes rows that the log no longer needs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,12 @@ from sparkwal.errors import (
 )
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.cycle import Run
-from sparkwal.lifecycle.opening import check_apart, check_change, check_same_target
+from sparkwal.lifecycle.opening import (
+    check_apart,
+    check_change,
+    check_same_target,
+    needs_spark,
+)
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import with_tombstones
 from sparkwal.options.open import open_log
@@ -454,7 +459,10 @@ def main(
     *,
     all_sequencers: bool,
 ) -> None:
-    """Write the rows of the log at PATH that are due into the Delta table at TABLE, exactly once.
+    """Write the rows of the log at PATH that are due into the table at TABLE, exactly once.
+
+    TABLE is the URL or folder of a Delta table, which Spark writes, or, without a JVM,
+    iceberg://CATALOG/NAMESPACE.TABLE with a catalog that is configured for pyiceberg.
 
     Then the job moves the log's floor, and deletes objects that the floor passed longer ago than
     the grace. Without TABLE, and so without Spark, only --retain and --retain-bytes decide what
@@ -479,7 +487,7 @@ def main(
         work.check()
     except SparkWalError as error:
         raise exit_for(error) from None
-    if target is not None:
+    if target is not None and needs_spark(target):
         need_spark()
         need_delta("a table")
         work.spark = start_session(

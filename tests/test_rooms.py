@@ -143,7 +143,7 @@ ONLY = {
 
 # The one module of `lifecycle` that chooses the format of a table, and the folder of each format.
 CHOOSES_FORMAT = "lifecycle.opening"
-FORMATS = ("lifecycle.delta",)
+FORMATS = ("lifecycle.delta", "lifecycle.iceberg")
 # Words of a format, and the files that may have them outside of its folder.
 WORDS_OF_FORMATS: dict[str, set[str]] = {
     "_delta_log": {"options/open.py", "spark/delta_files.py"},
@@ -158,6 +158,7 @@ LIBRARIES = {
     "urllib3": {"store", "testing"},
     "pandas": {"appender", "format", "lifecycle", "log", "spark"},
     "deltalake": {"lifecycle"},
+    "pyiceberg": {"lifecycle"},
     "duckdb": {"sql"},
     "matplotlib": {"cli"},
     "click": {"cli"},

@@ -11,12 +11,37 @@ from sparkwal.format.keys import sequencers_prefix
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.delta.live_files import DeltaTableFiles
 from sparkwal.lifecycle.delta.reader import DeltaReader
-from sparkwal.lifecycle.table import ReadTable, TableFiles, TableState
+from sparkwal.lifecycle.iceberg.reader import IcebergReader
+from sparkwal.lifecycle.iceberg.table import IcebergTable
+from sparkwal.lifecycle.table import ReadTable, Table, TableFiles, TableState
 from sparkwal.options.store import StoreOptions
+from sparkwal.store.base import LogStore
 from sparkwal.store.path import overlap, refuse_credentials, scheme_of
 
 # The names of S3 in the URLs of tables.
 _S3 = ("s3", "s3a", "s3n")
+# By scheme, the formats that this process reads and writes without Spark. Any other URL is that of
+# a Delta table, which Spark writes.
+_FORMATS = {"iceberg": (IcebergReader, IcebergTable)}
+
+
+def needs_spark(target: Target) -> bool:
+    """Whether only Spark writes a table."""
+    return scheme_of(target.table) not in _FORMATS
+
+
+def open_written(target: Target, log: LogStore) -> Table:
+    """Open a table that is written without Spark.
+
+    Args:
+        target: the table.
+        log: any log of the path.
+
+    Raises:
+        OptionError: the name of the table is wrong, or a library is not installed.
+    """
+    _, table = _FORMATS[scheme_of(target.table)]
+    return table(target, log)
 
 
 def open_table(
@@ -30,8 +55,12 @@ def open_table(
         storage: the options of the table's store, if it is another than that of the log.
 
     Raises:
-        OptionError: as `check_place`.
+        OptionError: as `check_place`, or as `open_written`.
     """
+    if not needs_spark(target):
+        # It is in a catalog that this process has configured by its name.
+        reader, _ = _FORMATS[scheme_of(target.table)]
+        return reader(target)
     check_place(target.table, options)
     return DeltaReader(target, options, storage)
 
@@ -59,12 +88,14 @@ class CheckedTable:
             raise ConfirmError(str(error)) from error
 
     def prepare(self, *_: object, **__: object) -> None:
-        """Refuse, because only Spark writes a table.
+        """Refuse, because only a compaction writes a table.
 
         Raises:
             PlanError: always.
         """
-        raise PlanError(f"{self.target.table} is opened without Spark, and only Spark can write it")
+        raise PlanError(
+            f"{self.target.table} is opened to be read, and only a compaction writes it"
+        )
 
     write = burn = prepare
 
@@ -108,8 +139,13 @@ def check_place(table: str, options: StoreOptions) -> None:
 
     Raises:
         OptionError: it may hold a secret, or it is on another store than the log and the options
-            do not name it: a reader would connect to any server that the log names.
+            do not name it: a reader would connect to any server that the log names. Or it is in a
+            catalog, and has no place.
     """
+    if scheme_of(table) in _FORMATS:
+        raise OptionError(
+            f"{table} is in a catalog: only sparkwal.Log(path).current() reads it, and no Spark"
+        )
     refuse_credentials(table, "the table's URL in the log")
     scheme, of_log = scheme_of(table), scheme_of(options.path)
     is_same = scheme == of_log or (scheme in _S3 and of_log in _S3)

@@ -33,6 +33,7 @@ from sparkwal.lifecycle.delta.fitting import (
     type_problems,
 )
 from sparkwal.lifecycle.merging.merged_rows import partial_columns
+from sparkwal.lifecycle.range_rows import range_name
 from sparkwal.lifecycle.table import Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -54,7 +55,6 @@ from sparkwal.spark.delta_writing import (
     delta_tables,
     explained,
     isolated_session,
-    range_name,
     range_session,
     refused,
 )

@@ -13,7 +13,7 @@ from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.new_segments import SegmentMaker
-from sparkwal.lifecycle.opening import check_apart
+from sparkwal.lifecycle.opening import check_apart, needs_spark, open_written
 from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import Table, with_tombstones
 from sparkwal.options.keywords import LifecycleKeywords
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Lifecycle(Coordinator):
-    """Compacts a log into a Delta table, exactly once, and deletes what the log no longer needs.
+    """Compacts a log into a table, exactly once, and deletes what the log no longer needs.
 
     Any number of processes may run it at any time: each continues where the last one stopped.
 
@@ -39,9 +39,10 @@ class Lifecycle(Coordinator):
     Args:
         path: s3://bucket/prefix, file:///folder or a folder. `run_once` takes one log: name its
             `sequencer`. `run_all` takes all logs under the path together.
-        spark: a session with Delta Lake; only with `table`.
-        table: the URL or folder of a Delta table, which the first run creates. Without a table
-            only the options `retainSeconds` and `retainBytes` decide what leaves the log.
+        spark: a session with Delta Lake; only with a Delta table.
+        table: the URL or folder of a Delta table, or iceberg://CATALOG/NAMESPACE.TABLE, which needs
+            no Spark. The first run creates it. Without a table only the options `retainSeconds` and
+            `retainBytes` decide what leaves the log.
         keys: the columns that identify a row: a new row replaces the row with the same keys.
             Without keys rows are appended.
         sequence_by: among rows with the same keys the one with the greatest value in this column
@@ -77,10 +78,13 @@ class Lifecycle(Coordinator):
         target = target_of(
             table, keys, sequence_by, delete_when, partition_by, cluster_by, properties or {}
         )
-        delta_table: Table | None = None
+        log = open_log(settings)
+        written: Table | None = None
         if target is not None:
             target = with_tombstones(target, settings.tombstone_horizon_ms)
             check_apart(settings.path, target)
+            written = open_written(target, log) if not needs_spark(target) else None
+        if target is not None and written is None:
             if spark is None:
                 raise OptionError(f"Spark writes {target.table}: pass a session as spark=")
             from sparkwal.spark.delta import SparkDeltaTable
@@ -89,12 +93,12 @@ class Lifecycle(Coordinator):
             for option in fields(StoreOptions):
                 if (value := getattr(settings, option.name)) is not None:
                     store_options[option.metadata["name"]] = str(value)
-            delta_table = SparkDeltaTable(spark, target, store_options)
+            written = SparkDeltaTable(spark, target, store_options)
         super().__init__(
-            open_log(settings),
+            log,
             settings,
             sequencer=settings.sequencer,
-            table=delta_table,
+            table=written,
             gc_grace_ms=settings.gc_grace_ms,
             consumer_expiry_ms=settings.consumer_expiry_ms,
             collects=collects,

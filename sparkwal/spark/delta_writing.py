@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from sparkwal.errors import ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import Promise
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
+from sparkwal.lifecycle.range_rows import range_name
 from sparkwal.lifecycle.table import Held, TableConflict, TableState, named_range
 from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
 from sparkwal.spark.registering import register_once
@@ -53,16 +54,6 @@ def range_session(
     named = named_range(promise) | ({"is_burned": True} if is_burned else {})
     session.conf.set(f"{delta}.commitInfo.userMetadata", json.dumps(named))
     return session
-
-
-def range_name(promise: Promise) -> str:
-    """The open range, as errors name it."""
-    parts = promise.ranges
-    if len(parts) > 1:
-        names = ", ".join(part.sequencer for part in parts[:3])
-        more = ", …" if len(parts) > 3 else ""
-        return f"range {promise.table.k} of {len(parts)} logs ({names}{more})"
-    return f"positions {parts[0].cut}…{parts[0].to - 1} (range {promise.table.k})"
 
 
 @contextmanager

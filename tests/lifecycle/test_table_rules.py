@@ -1,6 +1,6 @@
 """The rules of a table, of whatever format: those that `sparkwal.lifecycle.table` states.
 
-They run over tables in memory, and over a Delta table that delta-rs writes.
+They run over tables in memory, a Delta table that delta-rs writes, and an Iceberg table.
 tests/spark/tables/test_rules.py runs them over one that Spark writes. A new format adds a `Format`.
 """
 
@@ -19,6 +19,7 @@ from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Promise
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import TableState, check_history, is_burned, snapshot_of
+from tests.lifecycle.iceberg_table import Iceberg, IcebergLake, configure
 from tests.lifecycle.lakes import Lake
 from tests.lifecycle.table import ModelTable
 
@@ -126,11 +127,16 @@ def unordered(place: int) -> int:
 MakeFormat = Callable[..., Format]
 
 
-@pytest.fixture(params=["memory", "memory, versions in no order", "delta-rs"])
-def make_format(request: pytest.FixtureRequest, tmp_path: Path) -> MakeFormat:
+@pytest.fixture(params=["memory", "memory, versions in no order", "delta-rs", "iceberg"])
+def make_format(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> MakeFormat:
     """Makes a log with a table of a format, by the arguments of a `Lake`."""
 
     def make(*keys: str, **target: Any) -> Format:
+        if request.param == "iceberg":
+            url = configure(monkeypatch, tmp_path)
+            return Iceberg(IcebergLake(tmp_path, *keys, table=url, schema=COLUMNS, **target))
         lake = Lake(tmp_path, *keys, schema=COLUMNS, **target)
         if request.param == "delta-rs":
             return Delta(lake)
@@ -344,6 +350,8 @@ def test_the_deleted_keys_of_a_range_have_its_number_and_a_table_of_their_own(
     make_format: MakeFormat,
 ) -> None:
     of = make_format("id", sequence_by="n", delete_when="gone", tombstone_horizon_ms=10**12)
+    if isinstance(of, Iceberg):
+        pytest.skip("the format keeps no tombstones")
     of.lake.append([row(1, 5, gone=True)])
     state = of.lake.intent()
     tombstones = of.lake.table.tombstones

@@ -1,0 +1,266 @@
+"""What the versions of an Iceberg table did.
+
+Iceberg numbers its snapshots at random, and a rollback makes none: it sets the main branch to an
+older one. So a version is an entry of the snapshot log, which has one for each time that main was
+set, and its number is the time of that entry in milliseconds. An entry after another adds the
+snapshots between the two, or it is a rollback.
+
+A transaction of a range carries the range twice: in the summary of its snapshot, and in a property
+of the table, which outlives a rollback and the expiry of the snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sparkwal.format.lifecycle_record import NO_TABLE_VERSION
+from sparkwal.lifecycle.table import Change, Held, TableState
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+# The range in the summary of a snapshot, and with the id of its log in a property of the table.
+RANGE = "sparkwal.range"
+
+
+@dataclass(frozen=True)
+class LastRange:
+    """The last range of a log whose number the table took, by the table's property.
+
+    Attributes:
+        k: its number.
+        snapshot_id, version: its snapshot.
+        after: the version that was confirmed before it.
+        named: the fields of a `Change`.
+    """
+
+    k: int = 0
+    snapshot_id: int = 0
+    version: int = NO_TABLE_VERSION
+    after: int = NO_TABLE_VERSION
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An entry of the snapshot log: main was set to this snapshot then."""
+
+    version: int
+    snapshot_id: int
+
+
+class History:
+    """The history of a table, by one state of its metadata."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._metadata = metadata
+        self._snapshots = {one.snapshot_id: one for one in metadata.snapshots}
+        self.entries = [_Entry(one.timestamp_ms, one.snapshot_id) for one in metadata.snapshot_log]
+        current = metadata.current_snapshot()
+        if current and (not self.entries or self.entries[-1].snapshot_id != current.snapshot_id):
+            self.entries.append(_Entry(current.timestamp_ms, current.snapshot_id))
+
+    @property
+    def version(self) -> int:
+        """The newest version; 0 for a table without a snapshot."""
+        return self.entries[-1].version if self.entries else 0
+
+    def snapshot_at(self, version: int) -> Snapshot | None:
+        """The snapshot of a version, or None if it is unknown or expired."""
+        place = self._place(version)
+        return None if place is None else self._snapshots.get(self.entries[place].snapshot_id)
+
+    def last_range(self, log_id: str) -> LastRange:
+        """The last range of a log."""
+        try:
+            found: dict[str, Any] = json.loads(self._metadata.properties[f"{RANGE}.{log_id}"])
+            numbers = {name: int(found[name]) for name in ("k", "snapshot_id", "version", "after")}
+            return LastRange(**numbers, named={**found, "log_id": log_id})
+        except (KeyError, TypeError, ValueError, RecursionError):
+            return LastRange()
+
+    def state(self, log_id: str, since: int | None) -> TableState:
+        """The newest snapshot. See `Snapshots.snapshot`."""
+        last = self.last_range(log_id)
+        state = TableState(str(self._metadata.table_uuid), self.version, last.k, ())
+        if since is None:
+            return state
+        begin = -1 if since == NO_TABLE_VERSION else self._place(since)
+        if begin is None:
+            changes = self._changes_since_range(last, since)
+            if changes is None:
+                return replace(state, complete=False)
+            return replace(state, changes=tuple(changes), newer=len(changes))
+        steps = [self._step(place) for place in range(begin + 1, len(self.entries))]
+        changes = [change for step in steps for change in step or ()]
+        complete = None not in steps
+        return replace(state, changes=tuple(changes), complete=complete, newer=len(steps))
+
+    def held(self, log_id: str, since: int, k: int | None) -> Held:
+        """The ranges that the newest snapshot holds. See `WrittenTable.held`."""
+        state = self.state(log_id, since)
+        place = self._place(since)
+        former = self.entries[place].snapshot_id if place is not None else 0
+        newest = self.entries[-1].snapshot_id if self.entries else 0
+        path = self._path(newest, former)
+        if path is None:
+            if (older := self._path(former, newest)) is not None and older:
+                at = next(x.version for x in self.entries if x.snapshot_id == newest)
+                return Held(state, unknown=f"it was restored to version {at}, which is older")
+            if k not in (None, state.k):
+                return Held(state, unknown=f"its history does not reach back to version {since}")
+            path = [*self._ancestors(newest)]
+        ranges: list[Change] = []
+        for id_ in path:
+            change = self._change(id_, self._version_of(id_))
+            if change.undoes:
+                return Held(state, tuple(reversed(ranges)), overwrite=change)
+            if change.log_id == log_id and change.k and not change.is_burned:
+                ranges.append(change)
+        return Held(state, tuple(reversed(ranges)))
+
+    def _place(self, version: int) -> int | None:
+        """The place of a version in the snapshot log, or None if the log does not have it.
+
+        A transaction of several snapshots may set main several times in one millisecond.
+        """
+        places = range(len(self.entries))
+        place = next((x for x in places if self.entries[x].version == version), None)
+        while place is not None and place + 1 in places:
+            if self.entries[place + 1].version != version:
+                break
+            place += 1
+        return place
+
+    def _step(self, place: int) -> list[Change] | None:
+        """The changes of an entry of the log, or None if snapshots before it have expired."""
+        entry = self.entries[place]
+        if place == 0:
+            return [self._change(entry.snapshot_id, entry.version)]
+        before = self.entries[place - 1].snapshot_id
+        path = self._path(entry.snapshot_id, before)
+        if path:
+            return [self._change(id_, entry.version) for id_ in reversed(path)]
+        if path is not None or self._path(before, entry.snapshot_id) is not None:
+            # §10: main was set to an older snapshot, so what came after that one is gone
+            return [Change(entry.version, "rollback", undoes=True)]
+        if entry.snapshot_id in self._snapshots and before in self._snapshots:
+            # A branch was made main, or the table was replaced.
+            return [Change(entry.version, "change of the main branch", undoes=True)]
+        return None
+
+    def _path(self, newer: int, older: int) -> list[int] | None:
+        """The snapshots from one back to an older one, without that; None if it is no ancestor.
+
+        The older one may have expired: its child still names it.
+        """
+        path: list[int] = []
+        at: int | None = newer
+        while at != older:
+            snapshot = self._snapshots.get(at) if at is not None else None
+            if snapshot is None or at is None:
+                return None
+            path.append(at)
+            at = snapshot.parent_snapshot_id
+        return path
+
+    def _ancestors(self, id_: int | None) -> Iterator[int]:
+        while id_ is not None and id_ in self._snapshots:
+            yield id_
+            id_ = self._snapshots[id_].parent_snapshot_id
+
+    def _changes_since_range(self, last: LastRange, since: int) -> list[Change] | None:
+        """What came since a version that has expired, if the last range of the log proves it.
+
+        That range was committed onto a snapshot whose history since the version `after` was
+        checked. So a snapshot that descends from it lacks nothing of what that version held.
+
+        Returns:
+            The changes, or None if the history does not reach back to that range either.
+        """
+        newest = self.entries[-1].snapshot_id if self.entries else 0
+        path = self._path(newest, last.snapshot_id)
+        if path is None or since not in (last.version, last.after):
+            return None
+        changes = [self._change(id_, self._version_of(id_)) for id_ in reversed(path)]
+        if since != last.version:
+            changes.insert(0, Change(last.version, "append", **_named(last.named)))
+        return changes
+
+    def _version_of(self, id_: int) -> int:
+        """The last version with a snapshot as its newest, or that of the snapshot itself."""
+        versions = [x.version for x in self.entries if x.snapshot_id == id_]
+        return versions[-1] if versions else self._snapshots[id_].timestamp_ms
+
+    def _change(self, id_: int, version: int) -> Change:
+        """One snapshot of the table, as a change."""
+        snapshot = self._snapshots.get(id_)
+        summary = snapshot.summary if snapshot is not None else None
+        if snapshot is None or summary is None:
+            return Change(version, "snapshot without a summary", undoes=True)
+        texts = summary.additional_properties
+        operation = summary.operation.value
+        parent = self._snapshots.get(snapshot.parent_snapshot_id or 0)
+        named = _range_of(texts.get(RANGE))
+        return Change(
+            version,
+            operation,
+            undoes=not named and _undoes(operation, texts, parent),
+            rows=_number(texts, "added-records"),
+            bytes=_number(texts, "added-files-size"),
+            **named,
+        )
+
+
+def _undoes(operation: str, texts: Mapping[str, str], parent: Snapshot | None) -> bool:
+    """Whether a snapshot of another writer may have removed the rows of all versions before it.
+
+    A rewrite of files has the operation "replace". An "overwrite" may be an UPDATE, a MERGE or a
+    DELETE as well: then some of the former files remain.
+    """
+    if operation in ("append", "replace"):
+        return False
+    removed = _number(texts, "deleted-data-files") or 0
+    before = parent.summary.additional_properties if parent and parent.summary else {}
+    return texts.get("replace-partitions") == "true" or (
+        removed > 0 and removed >= (_number(before, "total-data-files") or 0)
+    )
+
+
+def _number(texts: Mapping[str, str], name: str) -> int | None:
+    text = texts.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _range_of(text: str | None) -> dict[str, Any]:
+    """The fields of a `Change` about the range that a snapshot added, from its summary."""
+    try:
+        found = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return {}
+    return _named(found) if isinstance(found, dict) else {}
+
+
+def _named(found: Mapping[str, Any]) -> dict[str, Any]:
+    match found:
+        case {"log_id": str(log_id), "k": int(k), "cut": int(cut), "to": int(to), **more}:
+            named = {"log_id": log_id, "k": k, "cut": cut, "to": to}
+            return {**named, "ranges": _ranges(more), "is_burned": more.get("is_burned") is True}
+        case {"log_id": str(log_id), "k": int(k)}:
+            return {"log_id": log_id, "k": k}
+    return {}
+
+
+def _ranges(more: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    ranges = more.get("ranges")
+    items: Iterable[tuple[str, Any]] = ranges.items() if isinstance(ranges, dict) else ()
+    found = {}
+    for name, bounds in items:
+        match bounds:
+            case [int(cut), int(to)]:
+                found[str(name)] = (cut, to)
+    return found

@@ -1,0 +1,106 @@
+"""Reads the rows of an open range without Spark."""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import itemgetter
+
+import pyarrow as pa
+
+from sparkwal.errors import ReadError, SparkWalError
+from sparkwal.format.lifecycle_record import OpenRange, Promise
+from sparkwal.format.schema import to_arrow
+from sparkwal.protocol.records import live_records
+from sparkwal.protocol.recovery import find_head
+from sparkwal.protocol.segments import with_copies
+from sparkwal.protocol.view import LogView
+from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME
+from sparkwal.reading.planning import plan_ranges
+from sparkwal.reading.rows import pieces_of, read_pieces
+from sparkwal.store.base import LogStore
+
+
+@dataclass(frozen=True)
+class RangeRows:
+    """The rows of the open range of a promise.
+
+    Attributes:
+        root: the log at the path.
+        promise: the promise.
+        spark_schema: the columns of the logs at the end of the range.
+        common: the columns that all records have, in lower case.
+    """
+
+    root: LogStore
+    promise: Promise
+    spark_schema: str
+    common: frozenset[str]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, log by log.
+
+        Raises:
+            ReadError: the log is unreadable.
+        """
+        columns = to_arrow(self.spark_schema)
+        for part in self.promise.ranges:
+            yield from self._read(part, columns)
+
+    def in_order(self) -> Iterator[pa.RecordBatch]:
+        """The rows with COLUMNS by the times of their commits, and then by the logs' names.
+
+        Raises:
+            ReadError: the log is unreadable.
+        """
+        marked = to_arrow(self.spark_schema).append(pa.field(COLUMNS, pa.string()))
+        timed = marked.append(pa.field(COMMIT_TIME, pa.timestamp("us", "UTC")))
+
+        def dated(number: int, part: OpenRange) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+            for batch in self._read(part, timed):
+                if batch.num_rows:
+                    # All rows of a batch are of one commit.
+                    yield batch.column(COMMIT_TIME)[0].value, number, batch
+
+        streams = (dated(*numbered) for numbered in enumerate(self.promise.ranges))
+        for _, _, batch in heapq.merge(*streams, key=itemgetter(0, 1)):
+            yield batch.drop_columns([COMMIT_TIME])
+
+    def _read(self, part: OpenRange, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        log = with_copies(self.root.sequencer(part.sequencer))
+        try:
+            view = LogView(log, find_head(log).window, part.log_id)
+            pieces = (
+                piece
+                for record in live_records(view, part.cut, part.to)
+                for piece in pieces_of(log, record)
+            )
+            yield from read_pieces(log, pieces, target)
+        except SparkWalError as error:
+            raise _unreadable(self.promise, error) from error
+
+
+def range_rows(root: LogStore, promise: Promise) -> RangeRows:
+    """Look at the columns of the open range.
+
+    Raises:
+        ReadError: the log is unreadable.
+    """
+    try:
+        planned = plan_ranges(root, promise.ranges, parallelism=1)
+    except SparkWalError as error:
+        raise _unreadable(promise, error) from error
+    return RangeRows(root, promise, planned.spark_schema, planned.common)
+
+
+def _unreadable(promise: Promise, error: SparkWalError) -> ReadError:
+    return ReadError(f"{range_name(promise)} is unreadable: {error}")
+
+
+def range_name(promise: Promise) -> str:
+    """The open range, as errors name it."""
+    parts = promise.ranges
+    if len(parts) > 1:
+        names = ", ".join(part.sequencer for part in parts[:3])
+        more = ", …" if len(parts) > 3 else ""
+        return f"range {promise.table.k} of {len(parts)} logs ({names}{more})"
+    return f"positions {parts[0].cut}…{parts[0].to - 1} (range {promise.table.k})"
