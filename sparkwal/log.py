@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import CONSUMERS, RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
-from sparkwal.options.types import ALL
+from sparkwal.options.types import ALL, TABLE
 from sparkwal.reading.log_range import LogRange
 from sparkwal.reading.metadata import selected, with_metadata_columns
 from sparkwal.reading.replaying import Replay
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sparkwal.checkpoints.queries import QueryInfo
     from sparkwal.lifecycle.current import OnLogError
     from sparkwal.lifecycle.current_rows import Current
+    from sparkwal.lifecycle.table_replay import TableReplay
 
 
 @dataclass(frozen=True)
@@ -222,9 +223,33 @@ class Log:
 
         return pa.RecordBatchReader.from_batches(target, batches())
 
+    @overload
     def replay(
-        self, cursor: str | None = None, *, sequencers: str | Sequence[str] | None = None
-    ) -> Replay:
+        self,
+        cursor: str | None = ...,
+        *,
+        sequencers: str | Sequence[str] | None = ...,
+        start: None = ...,
+    ) -> Replay: ...
+
+    @overload
+    def replay(
+        self,
+        cursor: str | None = ...,
+        *,
+        sequencers: str | Sequence[str] | None = ...,
+        start: Literal["table"],
+        table_options: Mapping[str, str] | None = ...,
+    ) -> TableReplay: ...
+
+    def replay(
+        self,
+        cursor: str | None = None,
+        *,
+        sequencers: str | Sequence[str] | None = None,
+        start: Literal["table"] | None = None,
+        table_options: Mapping[str, str] | None = None,
+    ) -> Replay | TableReplay:
         """Replay the commits after a cursor, in the order of their times over all sequencers.
 
         A replay ends where the logs ended when it began, or at the first damaged entry, which it
@@ -241,6 +266,10 @@ class Log:
                 `startingPosition=earliest` from its floor.
             sequencers: their names, as a list or with commas, or "*" for all logs under the path.
                 The default is this log.
+            start: "table": without a cursor begin with the rows of the log's table, a `TableRows`
+                for each file, and continue with the log. It needs `sparkwal[lake]`. With the option
+                `lease` the log keeps for that time what the table lacks.
+            table_options: as for `current`.
 
         Returns:
             An iterator of entries, one for each commit.
@@ -252,6 +281,7 @@ class Log:
             InvalidLogError: the cursor is ahead of its log or belongs to another log, or no record
                 is readable.
             StoreUnavailableError: the store did not answer.
+            ConfirmError, TableReadError: the table was restored or recreated, or is unreadable.
         """
         why = "does not go with a replay, which"
         new_at_floor = self._options.starting_position == "earliest"
@@ -259,6 +289,13 @@ class Log:
         refuse(self._options, f"{why} begins at its cursor", *refused)
         stops = f"{why} stops at the first record that is missing or damaged"
         refuse(self._options, stops, "failOnDataLoss", "onCorruption")
+        if start is not None:
+            if start != TABLE:
+                raise OptionError(f"start is {start!r}; None or {TABLE!r} is expected")
+            from sparkwal.lifecycle.table_replay import TableReplay
+
+            find = partial(self._named, sequencers)
+            return TableReplay(find, cursor, self._options, table_options, sequencers)
         logs = self._named(sequencers)
         return Replay(logs, cursor, listed=sequencers == ALL, new_at_floor=new_at_floor)
 

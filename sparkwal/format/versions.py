@@ -16,7 +16,8 @@ ARCHIVE = "archive"
 HINT = "hint"
 JOURNAL = "journal"
 CURSOR = "cursor"
-# Version 1 of these has no field. A checkpoint of version 2 has a state beside it.
+# Version 1 of these has no field. A checkpoint of version 2 has a state beside it. An offset and a
+# cursor of version 2 have a place in a table.
 CHECKPOINT = "checkpoint"
 OFFSET = "offset"
 NOTE = "note"
@@ -29,9 +30,9 @@ VERSIONS = {
     ARCHIVE: 1,
     HINT: 7,
     JOURNAL: 1,
-    CURSOR: 1,
+    CURSOR: 2,
     CHECKPOINT: 2,
-    OFFSET: 1,
+    OFFSET: 2,
     NOTE: 1,
 }
 

@@ -64,11 +64,13 @@ class _Pins:
     Attributes:
         version: the version.
         starts: the first position of each log that it does not hold, by name.
+        table_id: the table's id, or "" without a table.
         has_open_range: it holds the open range.
     """
 
     version: int
     starts: Mapping[str, int]
+    table_id: str = ""
     has_open_range: bool = False
 
 
@@ -103,6 +105,8 @@ class CurrentPlan:
             than the tombstone of their key do not count. NO_TABLE_VERSION: all rows count.
         left_out: the errors of the logs whose rows are read only as far as the table has them, by
             sequencer.
+        table_id: the table's id, or "" without a table.
+        in_table: the logs whose rows the table may hold, by their sequencers.
     """
 
     target: Target | None
@@ -111,12 +115,19 @@ class CurrentPlan:
     spark_schema: str
     tombstones_version: int = NO_TABLE_VERSION
     left_out: Mapping[str, SparkWalError] = field(default_factory=dict)
+    table_id: str = ""
+    in_table: frozenset[str] = frozenset()
 
     @property
     def newer(self) -> list[Tail]:
         """The parts of logs with positions, by the names of the logs."""
         parts = (tail for tail in self.tails if tail.end > tail.start)
         return sorted(parts, key=attrgetter("name"))
+
+    @property
+    def starts(self) -> dict[str, int]:
+        """The first position of each log that the table's version does not hold, by sequencer."""
+        return {tail.name: tail.start for tail in self.tails}
 
     @property
     def positions(self) -> dict[str, int]:
@@ -189,7 +200,9 @@ def plan_current(
             tombstones = open_table(replace(target, table=target.tombstones))
             version = _pin_tombstones(promise, pins, tombstones)
         if version is not None:
-            return _plan(read, target, pins.version, tails, version)
+            plan = _plan(read, target, pins.version, tails, version)
+            of_table = frozenset(promise.logs if promise else ())
+            return replace(plan, table_id=pins.table_id, in_table=of_table)
     raise ConfirmError(
         f"{target.table if target else 'the table'} and the log's lifecycle did not agree in "
         f"{ATTEMPTS} attempts: one has a range that the other has not. Compare the table with the "
@@ -277,6 +290,15 @@ def _read_all(log: LogRange, tail: Tail) -> None:
         pass
 
 
+def target_of(record: ChainRecord | None, names: Sequence[str]) -> Target | None:
+    """The target of the logs of these names, or None if they have no table.
+
+    Raises:
+        OptionError: they have several.
+    """
+    return _target(record, {name: record.log(name) if record else None for name in names})
+
+
 def _target(record: ChainRecord | None, states: Mapping[str, LogInChain | None]) -> Target | None:
     """The target of the logs.
 
@@ -353,7 +375,8 @@ def _pin(
     has_open_range = holds_open_range(promise, snapshot)
     if not has_open_range and snapshot.k not in (promise.confirmed_k, in_chain.k):
         return None
-    return _Pins(snapshot.version, _starts(states, has_open_range=has_open_range), has_open_range)
+    starts = _starts(states, has_open_range=has_open_range)
+    return _Pins(snapshot.version, starts, snapshot.table_id, has_open_range)
 
 
 def _starts(
@@ -457,14 +480,19 @@ def check_complete(plan: CurrentPlan, computed: Sequence[str]) -> None:
     """
     if not plan.newer:
         return
-    in_log = {name.lower() for name in schema.columns(plan.spark_schema)}
-    if lacking := [name for name in computed if name.lower() not in in_log]:
+    if lacking := lacking_in_log(plan, computed):
         table_url = plan.target.table if plan.target else "the table"
         raise OptionError(
             f"only a write computes the column {lacking[0]!r} of {table_url}, and the log has "
             "newer rows: compact the log first, and read the table with Spark, or read the two "
             "separately"
         )
+
+
+def lacking_in_log(plan: CurrentPlan, computed: Sequence[str]) -> list[str]:
+    """Those of the columns that only a write to the table computes which the logs lack."""
+    in_log = {name.lower() for name in schema.columns(plan.spark_schema)}
+    return [name for name in computed if name.lower() not in in_log]
 
 
 def with_table(spark_schema: str, table_schema: str) -> str:

@@ -188,16 +188,7 @@ class Current:
         yield from self._tails(target)
 
     def _table_rows(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Read the table's rows with the columns of `target`, in no particular order.
-
-        A column that the table does not have is null.
-        """
-        wanted = {name.lower(): name for name in target.names}
-        names = [name for name in self._in_table if name.lower() in wanted]
-        # Read at least one column, for the number of rows.
-        for batch in self._read_table(names or list(self._in_table)[:1]):
-            renamed = [wanted.get(name.lower(), name) for name in batch.schema.names]
-            yield schema.conform(batch.rename_columns(renamed), target)
+        return table_rows(self._read_table, [*self._in_table], target)
 
     def _merged(self, target: pa.Schema, compaction: Target) -> Iterator[pa.RecordBatch]:
         keys = resolve(compaction.keys, self.schema.names)
@@ -314,3 +305,23 @@ class Current:
                 yield table.as_stored(batch) if table else batch
         except InvalidLogError as error:
             raise (of_one_log(tail.name, error) if len(self._ranges) > 1 else error) from None
+
+
+def table_rows(
+    read: ReadRows, in_table: Sequence[str], target: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Read rows of a table with the columns of `target`, in no particular order.
+
+    A column that the table does not have is null.
+
+    Args:
+        read: reads columns of the rows.
+        in_table: all columns of the table.
+        target: the columns to return.
+    """
+    wanted = {name.lower(): name for name in target.names}
+    names = [name for name in in_table if name.lower() in wanted]
+    # Read at least one column, for the number of rows.
+    for batch in read(names or in_table[:1]):
+        renamed = [wanted.get(name.lower(), name) for name in batch.schema.names]
+        yield schema.conform(batch.rename_columns(renamed), target)

@@ -114,6 +114,40 @@ class Held:
     unknown: str = ""
 
 
+@dataclass(frozen=True)
+class TableFile:
+    """A file with rows of one version of a table.
+
+    Attributes:
+        name: its name, for people.
+        bytes: its size.
+        rows: the number of its rows, or None if the table does not tell it.
+        text: all that the format needs to find and read it, besides the version's `head`.
+    """
+
+    name: str
+    bytes: int
+    rows: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class VersionFiles:
+    """The files of one version of a table.
+
+    Attributes:
+        table_id: the id of the table.
+        spark_schema: the columns of the version, with the types of a log.
+        head: what the format needs to read each of the files.
+        files: the files, in an order that only the version decides.
+    """
+
+    table_id: str
+    spark_schema: str
+    head: str
+    files: tuple[TableFile, ...]
+
+
 class Snapshots(Protocol):
     """A table whose history is read."""
 
@@ -159,6 +193,28 @@ class ReadTable(TableColumns, Protocol):
 
         Raises:
             TableReadError: the version does not exist, or is unreadable.
+        """
+
+    def files_at(self, version: int) -> VersionFiles:
+        """List the files of a version, each time the same.
+
+        Raises:
+            OptionError: a file cannot be read by itself.
+            TableReadError: the version does not exist any more, or is unreadable.
+        """
+
+    def rows_of(
+        self, head: str, file: TableFile, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read these columns of the rows of one file, in no particular order.
+
+        Args:
+            head: the `head` of the version.
+            file: one of its files.
+            columns: columns of the version.
+
+        Raises:
+            TableReadError: the file does not exist any more, or is unreadable.
         """
 
 

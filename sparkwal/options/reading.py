@@ -15,8 +15,8 @@ class SourceOptions(StoreOptions):
         "startingPosition",
         types.position,
         None,
-        "earliest (the log's floor: what was compacted is not read), latest or the first "
-        "position to read",
+        "earliest (the log's floor: what was compacted is not read), latest, the first position "
+        "to read, or, for a stream, table: the rows of the log's table, then the log",
         "earliest",
     )
     ending_position: int | None = option(
@@ -153,6 +153,11 @@ class SourceOptions(StoreOptions):
             raise OptionError(
                 "a consumer reads one log or all of a path: give sequencer or sequencers=*, or no "
                 "consumer"
+            )
+        if self.starting_position == types.TABLE and not self.fail_on_data_loss:
+            raise OptionError(
+                "startingPosition=table and failOnDataLoss=false: the log has what the table "
+                "lacks, and must not lose it; remove failOnDataLoss"
             )
         if self.consumer and self.lease_ms:
             raise OptionError("a stream takes consumer, a batch read takes lease: give one of them")

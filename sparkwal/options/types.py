@@ -38,6 +38,8 @@ _TIME_UNITS = {
 ALL = "*"
 _LONGEST_MS = 36_500 * 86_400_000
 _NUMBER = "0*[0-9]{1,19}"
+# A read begins with the rows of the log's table.
+TABLE = "table"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -106,8 +108,8 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def position(value: str) -> str | int:
-    expected = "earliest, latest or a position (a whole number)"
-    word = _matched(rf"earliest|latest|{_NUMBER}", expected, value.lower())
+    expected = f"earliest, latest, {TABLE} or a position (a whole number)"
+    word = _matched(rf"earliest|latest|{TABLE}|{_NUMBER}", expected, value.lower())
     return int(word) if word.isdecimal() else word
 
 

@@ -10,6 +10,7 @@ from sparkwal.events import RowsInTable, emit
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.options.reading import SourceOptions
+from sparkwal.options.types import TABLE
 from sparkwal.protocol.clock import SYSTEM, Clock
 from sparkwal.protocol.liveness import last_live
 from sparkwal.protocol.missing import check_log
@@ -269,8 +270,14 @@ class LogRange:
 
         Raises:
             CollectedError: rows that the options ask for were collected.
+            OptionError: the options ask for the rows of a table.
         """
         options = self.options
+        if options.starting_position == TABLE:
+            raise OptionError(
+                "startingPosition=table is for spark.readStream; read_current and Log.current read "
+                "table and log as one"
+            )
         if options.starting_timestamp_ms is not None:
             return self._start_at(options.starting_timestamp_ms, from_floor=from_floor)
         if options.starting_position in (None, "earliest"):

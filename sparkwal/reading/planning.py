@@ -47,9 +47,12 @@ class Budget:
         self._left = [limit or inf for limit in limits]
         self._begun = self.spent = False
 
-    def takes(self, header: CommitHeader) -> bool:
-        """Whether this commit still fits. The first one always does: a commit is never split."""
-        used = header.rows, header.bytes, 1
+    def takes(self, rows: int, size: int) -> bool:
+        """Whether a commit or a file of so many rows and bytes still fits.
+
+        The first one always does: it is never split.
+        """
+        used = rows, size, 1
         self._left = [left - part for left, part in zip(self._left, used, strict=True)]
         self.spent, self._begun = self._begun and min(self._left) < 0, True
         return not self.spent
@@ -143,7 +146,9 @@ class StreamedLog(LogRange):
             # A limit may end this soon, so request one record at a time.
             for record in self.records(begin, end, at_once=1):
                 self.remember(record)
-                if isinstance(record.header, CommitHeader) and not budget.takes(record.header):
+                if isinstance(record.header, CommitHeader) and not budget.takes(
+                    record.header.rows, record.header.bytes
+                ):
                     return reached
                 reached = record.header.position + 1
                 if reached - begin > PLANNED_RECORDS:

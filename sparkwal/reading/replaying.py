@@ -102,6 +102,33 @@ def progress_of(cursor: str) -> dict[str, Progress]:
         OptionError: the text is damaged, or no cursor.
         NewerFormatError: a newer version wrote it.
     """
+    return _decoded(cursor)[0]
+
+
+def table_notes(cursor: str) -> dict[str, str] | None:
+    """The place in a table that a cursor holds, or None if it has passed the table.
+
+    Raises:
+        OptionError: as `progress_of`.
+    """
+    return _decoded(cursor)[1]
+
+
+def cursor_text(progress: Mapping[str, Progress], table: Mapping[str, str] | None = None) -> str:
+    """One line of text: the progress in each log, and the place in a table before them."""
+    body = json.dumps(dict(sorted(progress.items())))
+    place = json.dumps(table) if table is not None else ""
+    return json.dumps(
+        {
+            versions.FIELD: versions.VERSIONS[versions.CURSOR] if place else 1,
+            "crc32": crc32((body + place).encode()),
+            "logs": body,
+            **({"table": place} if place else {}),
+        }
+    )
+
+
+def _decoded(cursor: str) -> tuple[dict[str, Progress], dict[str, str] | None]:
     damaged = OptionError(
         "the cursor is damaged or not a replay's: use the one that was saved before, or none to "
         "replay everything"
@@ -109,9 +136,10 @@ def progress_of(cursor: str) -> dict[str, Progress]:
     try:
         outer = json.loads(cursor)
         versions.check(versions.CURSOR, outer[versions.FIELD], "the cursor")
-        if crc32(outer["logs"].encode()) != outer["crc32"]:
+        place = outer.get("table", "")
+        if crc32((outer["logs"] + place).encode()) != outer["crc32"]:
             raise damaged
-        return _PROGRESS.decode(outer["logs"])
+        return _PROGRESS.decode(outer["logs"]), json.loads(place) if place else None
     except NewerFormatError:
         raise
     except (InvalidLogError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -151,6 +179,10 @@ class Replay(Iterator[Entry]):
         new_at_floor: bool = False,
     ) -> None:
         saved = progress_of(cursor) if cursor is not None else {}
+        if cursor is not None and table_notes(cursor) is not None:
+            raise OptionError(
+                'the cursor is in the rows of a table: continue it with replay(start="table")'
+            )
         self.stopped: Stop | None = None
         self._logs = [_OneLog(name, log, saved.get(name), clock) for name, log in logs.items()]
         for name in saved.keys() - logs.keys():
@@ -175,14 +207,7 @@ class Replay(Iterator[Entry]):
     @property
     def cursor(self) -> str:
         """One line of text. The next replay begins after the last entry that this one returned."""
-        body = json.dumps(dict(sorted(self._progress.items())))
-        return json.dumps(
-            {
-                versions.FIELD: versions.VERSIONS[versions.CURSOR],
-                "crc32": crc32(body.encode()),
-                "logs": body,
-            }
-        )
+        return cursor_text(self._progress)
 
     @property
     def schema(self) -> pa.Schema:

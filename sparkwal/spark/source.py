@@ -15,22 +15,44 @@ from pyspark.sql.types import StructType
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import schema, versions
+from sparkwal.format.lifecycle_record import Target
 from sparkwal.format.merging import union_of
 from sparkwal.format.schema import cut
 from sparkwal.lifecycle.consumers.leases import leased
 from sparkwal.lifecycle.consumers.publishing import Publisher
+from sparkwal.lifecycle.current import with_table
+from sparkwal.lifecycle.from_table import (
+    NOTES,
+    TablePart,
+    TablePlace,
+    TableTask,
+    check_computed,
+    choose_start,
+    first_place,
+    newest_columns,
+    place_of,
+    task_rows_of_table,
+)
+from sparkwal.lifecycle.opening import open_table
+from sparkwal.lifecycle.table import ReadTable
 from sparkwal.options.open import open_log
 from sparkwal.options.reading import CONSUMERS, SourceOptions
-from sparkwal.options.spark_versions import READ_LIMITS, text
+from sparkwal.options.spark_versions import READ_LIMITS, has, text
 from sparkwal.options.store import refuse
-from sparkwal.options.types import ALL
+from sparkwal.options.types import ALL, TABLE
 from sparkwal.protocol.clock import SYSTEM
 from sparkwal.protocol.holds import LOG_ID, Holds
 from sparkwal.reading.metadata import check_projection, with_metadata_columns
 from sparkwal.reading.planning import Budget, ReadTask, StreamedLog, read_tasks, task_rows
 from sparkwal.reading.sequencers import logs_of, no_log_at
 from sparkwal.reading.several import existing, refresh_all
-from sparkwal.spark.interfaces import Offset, SparkStreamReader, to_arrow_schema, to_struct
+from sparkwal.spark.interfaces import (
+    HERE,
+    Offset,
+    SparkStreamReader,
+    to_arrow_schema,
+    to_struct,
+)
 from sparkwal.spark.readable import readable_errors
 from sparkwal.spark.unpickling import PickledByValue
 from sparkwal.store.base import LogStore
@@ -48,11 +70,12 @@ if TYPE_CHECKING:
 #   is so when a log first appears, because later its floor is higher; and when a log reaches
 #   startingTimestamp.
 # _NOT_BEFORE + sequencer: startingTimestamp, until the log reaches it. A restart needs it.
+# NOTES + …: the place in the table, while the stream reads the table.
 _FROM = "from:"
 _NOT_BEFORE = "not before:"
 # The version of the offset. Version 1 has none.
 _FORMAT = "format:"
-_NOTES = LOG_ID, _FROM, _NOT_BEFORE
+_NOTES = LOG_ID, _FROM, _NOT_BEFORE, NOTES, _FORMAT
 # The size of an Arrow batch, of which the JVM holds several at once.
 _LARGEST_BATCH = 16 * 2**20
 
@@ -68,6 +91,8 @@ class Logs:
         self._options = options
         self._root = root
         self._by_name: dict[str, StreamedLog] = {}
+        # The columns of the table whose rows the read begins with.
+        self.in_table: str | None = None
 
     def __getitem__(self, name: str) -> StreamedLog:
         if name not in self._by_name:
@@ -101,13 +126,16 @@ class Logs:
         return self.opened()
 
     def columns(self) -> str | None:
-        """The union of the logs' columns.
+        """The union of the logs' columns, and of the table's if the read begins with it.
 
         Raises:
-            OptionError: two logs have different types for one column.
+            OptionError: two logs, or the table and a log, have different types for one column.
         """
+        if self.in_table is None and self._options.starting_position == TABLE:
+            self.in_table = newest_columns(self._root, self._options) or ""
         logs = [log for log in self._by_name.values() if log.spark_schema]
-        return union_of((log.spark_schema or "", f"sequencer {log.name}") for log in logs) or None
+        of_logs = union_of((log.spark_schema or "", f"sequencer {log.name}") for log in logs)
+        return with_table(of_logs, self.in_table) if of_logs and self.in_table else of_logs or None
 
     def offset(
         self, positions: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
@@ -211,9 +239,13 @@ class _Reader(PickledByValue):
             return
         target = to_arrow_schema(self.spark_schema)
         with readable_errors():
-            store = open_log(self.options).store
-            for batch in task_rows(store, partition.value, target, self.options):
+            for batch in self._task_rows(partition.value, target):
                 yield from cut(batch, _LARGEST_BATCH)
+
+    def _task_rows(self, task: ReadTask | TableTask, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        if isinstance(task, TableTask):
+            return task_rows_of_table(task, target, self.options)
+        return task_rows(open_log(self.options).store, task, target, self.options)
 
 
 class BatchReader(_Reader, DataSourceReader):
@@ -291,10 +323,15 @@ class StreamReader(_Reader, SparkStreamReader):
         why = "is for spark.read; a stream has no end"
         refuse(options, why, "endingPosition", "endingTimestamp")
         refuse(options, "is for spark.read; for a stream set consumer", "lease")
+        if options.starting_position == TABLE:
+            _check_from_table(options)
         self._root = open_log(options)
         self._logs = Logs(options, self._root)
         holds = Holds(state_folder())
         self._publisher = Publisher(options.consumer or "", options.cursor_interval_ms, holds)
+        self._table = TablePart(options)
+        # What the progress shows of the table, while the stream reads it.
+        self._of_table: dict[str, int] = {}
         # The ends of the logs at which availableNow stops.
         self._targets: dict[str, int] | None = None
         # Until the first `plan`, Spark calls with offsets of its checkpoint.
@@ -305,11 +342,45 @@ class StreamReader(_Reader, SparkStreamReader):
 
     def begin(self, heads: Offset) -> Offset:
         with readable_errors():
+            if self.options.starting_position == TABLE:
+                return self._begin_with_table()
             logs = [log for log in self._refresh() if self._counts(log)]
             begins = {log.name: self._start_of(log, heads) for log in logs}
             for log in self._join(begins):
                 begins[log.name] = self._start_of(log, heads)
             return self._logs.offset(begins)
+
+    def _begin_with_table(self) -> Offset:
+        opened: dict[str, ReadTable] = {}
+
+        def opening(target: Target) -> ReadTable:
+            opened[target.table] = open_table(target, self.options)
+            return opened[target.table]
+
+        plan = choose_start(
+            lambda: [log for log in self._refresh() if self._counts(log)],
+            # A restart that repeats the first microbatch chooses anew. So hold all there is until
+            # the end of a microbatch names what is needed.
+            lambda logs: self._join(dict.fromkeys((log.name for log in logs), 0)),
+            opening,
+            is_all=self.options.sequencers == ALL,
+        )
+        place = first_place(plan)
+        self._check_columns(place)
+        if place.url:
+            check_computed(plan, opened[place.url], self.spark_schema.names)
+        return _with_place(self._logs.offset(plan.starts), place)
+
+    def _check_columns(self, place: TablePlace) -> None:
+        """Check that the logs, or this version of the table, have the columns to read.
+
+        Raises:
+            OptionError: one is unknown.
+            TableReadError: the version is gone, or unreadable.
+        """
+        self._logs.in_table = self._table.columns(place) or ""
+        if (columns := self._logs.columns()) is not None:
+            check_projection(schema.normalize(self.spark_schema.jsonValue()), columns)
 
     def _refresh(self) -> list[StreamedLog]:
         if self.options.sequencers == ALL:
@@ -416,6 +487,10 @@ class StreamReader(_Reader, SparkStreamReader):
             self._join(starts)
             if is_committed:
                 self._committed({name: starts[name] for name in starts if name in begins})
+            self._of_table = {}
+            if (place := place_of(start)) is not None and place.file is not None:
+                self._of_table = self._table.newest(place)
+                return _with_place(start, self._table.advance(place, budget))
             for log in logs:
                 begin, is_new = starts[log.name], log.name not in begins
                 end = log.advance(begin, targets[log.name], budget)
@@ -434,12 +509,15 @@ class StreamReader(_Reader, SparkStreamReader):
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         logs = [log for log in self._logs.opened() if log.head is not None]
-        return {log.name: log.gap for log in logs if self._counts(log)} or None
+        gaps = {log.name: log.gap for log in logs if self._counts(log)}
+        return {**gaps, **self._of_table} or None
 
     def plan(self, start: Offset, end: Offset) -> list[InputPartition]:
         with readable_errors():
             self._resumes = False
             firsts, lasts = self._logs.positions(start), self._logs.positions(end)
+            if (place := place_of(end)) is not None:
+                return self._plan_table(place_of(start), place, end)
             tasks: list[ReadTask] = []
             moved = {name: last for name, last in lasts.items() if firsts.get(name, -1) < last}
             if any(self._logs[name].spark_schema is None for name in moved):
@@ -455,3 +533,38 @@ class StreamReader(_Reader, SparkStreamReader):
                 tasks += self._tasks(log, log.first(begin), last, len(moved))
                 log.forget(last)
             return [InputPartition(task) for task in tasks]
+
+    def _plan_table(
+        self, start: TablePlace | None, place: TablePlace, end: Offset
+    ) -> list[InputPartition]:
+        positions = self._logs.positions(end)
+        if any(self._logs[name].spark_schema is None for name in positions):
+            self._refresh()
+        self._logs.check(end, positions)
+        self._join(positions)
+        tasks = self._table.tasks(start, place)
+        if tasks:
+            self._check_columns(place)
+        return [InputPartition(task) for task in tasks]
+
+
+def _check_from_table(options: SourceOptions) -> None:
+    """Check that a stream may begin with the table.
+
+    Raises:
+        OptionError: it has no consumer, or this Spark calls a stream another way.
+    """
+    if not has(READ_LIMITS, HERE):
+        raise OptionError(
+            f"startingPosition=table needs Spark {text(READ_LIMITS)} or newer: an older one asks "
+            "for the end of a stream before its start"
+        )
+    if not options.consumer:
+        raise OptionError(
+            "startingPosition=table without a consumer: while the stream reads the table, the log "
+            "may lose what the table lacks. Set the option consumer, a name for this stream alone"
+        )
+
+
+def _with_place(offset: Offset, place: TablePlace) -> Offset:
+    return dict(sorted({**offset, **place.notes()}.items()))

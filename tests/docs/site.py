@@ -67,6 +67,8 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
             "reading.replaying.Replay",
             "reading.replaying.Entry",
             "reading.replaying.Stop",
+            "lifecycle.table_replay.TableReplay",
+            "lifecycle.table_replay.TableRows",
             "lifecycle.current_rows.Current",
         ],
     ),

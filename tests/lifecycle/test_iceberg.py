@@ -681,3 +681,10 @@ def test_logs_of_a_path_share_the_table(url: str, tmp_path: Path) -> None:
     life = sparkwal.Lifecycle(root.path, table=url, keys=["id"])
     assert all(isinstance(run, Run) for run in life.run_all(whole=True).values())
     assert by_id(root) == [(1, 3, "x"), (2, 0, "x")]
+
+
+def test_a_read_that_begins_with_the_table_is_refused(lake: IcebergLake) -> None:
+    lake.append([value(1)])
+    compact(lake)
+    with pytest.raises(OptionError, match="is an Iceberg table, whose files are not read one by"):
+        lake.reader().replay(start="table")

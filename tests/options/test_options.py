@@ -38,7 +38,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "boolean": (["", "yes", "1", "t", "on"], "true or false"),
     "text": (["", "  "], "a text that is not empty"),
     "secret": (["", "  "], "a text that is not empty"),
-    "position": (["", "first", "-1", "1.5"], "earliest, latest or a position"),
+    "position": (["", "first", "-1", "1.5"], "earliest, latest, table or a position"),
     "timestamp": (["", "yesterday", "-1", "2026-13-01", "12:00"], "a time such as 2026-01-31"),
     "choice": (["", "snappy", "ignore"], " or "),
     "sequencer_name": (["", "*", "a/b", "..", "ä", "a b"], "a name of letters, digits, _ and -"),

@@ -11,6 +11,7 @@ from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Target
 from sparkwal.lifecycle.consumers.objects import ConsumerObject
 from sparkwal.lifecycle.current import plan_current
+from sparkwal.lifecycle.from_table import choose_start
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.slots import SlotRecord
@@ -114,6 +115,43 @@ def current(name: str) -> Process:
         except SparkWalError as error:
             return type(error).__name__
         return f"delivered {(tail.pinned.log_id, 0, tail.end, rows)!r}"
+
+    return run
+
+
+def beginner(name: str) -> Process:
+    """A stream that begins with a version of the table; it may sleep anywhere.
+
+    It is a consumer, joins before it chooses the version or, if it did not, before it reads the
+    log, and notes how far it is only in the end.
+    """
+
+    def run(ask: Ask) -> str:
+        Machine.current.name = name
+        log = world_log(WorldStore(ask, concurrency=1), 1)
+        reading = StreamedLog(_OPTIONS, "default", log, WorldClock(ask))
+        joined: list[str] = []
+
+        def look() -> list[StreamedLog]:
+            reading.refresh()
+            return [reading]
+
+        def hold(_: object, position: int = 0) -> None:
+            if not joined and reading.log_id is not None:
+                join(log, consumer(name, position, reading.log_id, run_id=name))
+                joined.append(name)
+
+        try:
+            plan = choose_start(look, hold, lambda target: _opened(ask, log, target), is_all=False)
+            (tail,) = plan.tails
+            hold(None, tail.start)
+            found = ask(Call("table_rows", (plan.table_version,))) if plan.target else ()
+            ask(Call("idle"))
+            end = reading.refresh()
+            newer = _rows(reading, tail.start, end)
+        except SparkWalError as error:
+            return type(error).__name__
+        return f"delivered {(tail.pinned.log_id, 0, end, (*found, *newer))!r}"
 
     return run
 

@@ -20,6 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.lifecycle_mutations import TABLE_RUNS
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS
 
@@ -89,6 +90,9 @@ def _hunt(mutation: Mutation) -> str | None:
         return _failure(lambda: _run_journals(mutation.where))
     if mutation.where == states.RUNS:
         return _failure(states.run_many)
+    if mutation.where == TABLE_RUNS:
+        runs = importlib.import_module("tests.lifecycle.table_runs")
+        return _failure(runs.run_many)
     if mutation.where.startswith("test_"):
         return _failure(getattr(journals, mutation.where))
     searched = {**configurations.exhaustive(), **configurations.large()}[mutation.where]

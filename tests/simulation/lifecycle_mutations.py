@@ -17,6 +17,10 @@ _KEPT_RESTORED = "a compactor takes over, the tombstones are restored"
 _KEPT_ACCEPTED = "the tombstones are restored before a promised range, and accepted"
 _KEPT_READ = "table, tombstones and log as one, a compactor, a writer"
 
+# Random runs of a stream that begins with a table: tests/lifecycle/table_runs.py.
+TABLE_RUNS = "random runs of a stream that begins with a table"
+_BEGINS = "a stream begins with the table while the floor moves"
+
 # The line that writes a range.
 _WRITES = "write_open_range(promise, table, snapshot)\n"
 
@@ -26,6 +30,20 @@ _DAMAGED = "the rows of a second log are damaged, a crash"
 _REFUSED = "the table refuses the rows of a second log, a crash"
 
 MUTATIONS = [
+    Mutation(
+        "held-then-chosen",
+        _BEGINS,
+        "lifecycle/from_table.py",
+        "        hold(logs)\n",
+        "",
+    ),
+    Mutation(
+        "version-of-its-end",
+        TABLE_RUNS,
+        "lifecycle/from_table.py",
+        "        listed = self._files(end)\n",
+        "        listed = self._files(start or end)\n",
+    ),
     Mutation(
         "burned-has-no-rows",
         "table and log as one while a range is given up",

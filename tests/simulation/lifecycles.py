@@ -26,6 +26,7 @@ from tests.simulation.compacting import (
 from tests.simulation.configuration import Configuration, keeping
 from tests.simulation.explore import Budget
 from tests.simulation.following import (
+    beginner,
     current,
     follower,
     latecomer,
@@ -443,6 +444,18 @@ def followed() -> dict[str, Configuration]:
             },
             begin=lambda: compacted(3, 2),
             ends={"R": "delivered CollectedError"},
+            deletes=True,
+            kept=2,
+        ),
+        "a stream begins with the table while the floor moves": Configuration(
+            {
+                "K": beginner("K"),
+                "A": compactor("A", collects=False),
+                "O": others(hours(_PAST), compactor("C")),
+            },
+            begin=lambda: compacted(1, 1),
+            ends={"K": "delivered"},
+            follows={"O": "A"},
             deletes=True,
             kept=2,
         ),

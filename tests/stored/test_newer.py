@@ -61,7 +61,7 @@ def of_consumer(body: bytes) -> bytes:
 CONSUMER = consumer("c", 1)
 CHAIN = ChainRecord(kind="floor", number=keys.MAX, record_id="r", gc_grace_ms=3_600_000)
 BLOCK = b'{"format": "3", "offsets/0": "v1"}'
-CURSOR = {"format": 2, "crc32": crc32(b"{}"), "logs": "{}"}
+CURSOR = {"format": 3, "crc32": crc32(b"{}"), "logs": "{}"}
 # For each kind: reads what a newer version wrote.
 OBJECTS: dict[str, Callable[[], Any]] = {
     versions.LOG: lambda: arrowfile.open_front(with_header(plain(LEADER)), "here"),

@@ -29,6 +29,7 @@ class StoreFiles:
     def __init__(self, table: str, store: Store, prefix: str) -> None:
         self.table = table
         self._store = store
+        self._root = prefix
         self._prefix = join_key(prefix, "_delta_log") + "/"
 
     def sizes(self, start: int) -> Mapping[str, int]:
@@ -44,6 +45,11 @@ class StoreFiles:
             if length is None:
                 return self._store.get(key)
             return self._store.get_range(key, offset, length)
+
+    def read_data(self, name: str, offset: int, length: int) -> bytes:
+        """Read a range of a file in the table's folder."""
+        with table_errors(self.table):
+            return self._store.get_range(join_key(self._root, name), offset, length)
 
 
 class OtherFiles:
@@ -76,24 +82,36 @@ class OtherFiles:
         ):
             return bytes(file.read() if length is None else file.read_at(length, offset))
 
+    def read_data(self, name: str, offset: int, length: int) -> bytes:
+        """Read a range of a file in the table's folder."""
+        with (
+            table_errors(self.table, self._storage),
+            self._files.open_input_file(name) as file,
+        ):
+            return bytes(file.read_at(length, offset))
 
-def delta_log(
+
+def table_files(
     table: str, options: StoreOptions, storage: Mapping[str, str] | None = None
-) -> DeltaLog:
-    """Open the log of a Delta table.
+) -> StoreFiles | OtherFiles:
+    """Open the files of a Delta table, without reading one.
 
     Args:
         table: its URL or folder.
         options: the options of the log; they are used for a table on a disk or on S3.
         storage: delta-rs' options for a table on another store.
-
-    Returns:
-        The table's log, not read yet.
     """
     if storage is not None or not (is_local(table) or re.match("(?i)s3a?:", table)):
-        return DeltaLog(OtherFiles(table, storage_options(options.s3, storage)), table)
+        return OtherFiles(table, storage_options(options.s3, storage))
     store, prefix = open_store(table, options.s3, options.retry)
-    return DeltaLog(StoreFiles(table, store, prefix), table)
+    return StoreFiles(table, store, prefix)
+
+
+def delta_log(
+    table: str, options: StoreOptions, storage: Mapping[str, str] | None = None
+) -> DeltaLog:
+    """Open the log of a Delta table, without reading it. For the arguments see `table_files`."""
+    return DeltaLog(table_files(table, options, storage), table)
 
 
 def storage_options(s3: S3Config, table_options: Mapping[str, str] | None) -> dict[str, str]:

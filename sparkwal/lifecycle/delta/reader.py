@@ -9,10 +9,11 @@ import pyarrow.compute as pc
 
 from sparkwal.errors import install_extra, require_library
 from sparkwal.format.lifecycle_record import Target
-from sparkwal.lifecycle.delta.files import delta_log, storage_options, table_errors, url_of
+from sparkwal.lifecycle.delta.data_files import files_of, rows_of
+from sparkwal.lifecycle.delta.files import storage_options, table_errors, table_files, url_of
 from sparkwal.lifecycle.delta.fitting import NULL_PARTITIONS, filled_by_delta, log_schema
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
-from sparkwal.lifecycle.table import ReadRows, TableState
+from sparkwal.lifecycle.table import ReadRows, TableFile, TableState, VersionFiles
 from sparkwal.options.store import StoreOptions
 
 
@@ -54,7 +55,8 @@ class DeltaReader(LoggedTable):
     def __init__(
         self, target: Target, options: StoreOptions, storage: Mapping[str, str] | None
     ) -> None:
-        super().__init__(delta_log(target.table, options, storage))
+        self._files = table_files(target.table, options, storage)
+        super().__init__(DeltaLog(self._files, target.table))
         self._table = target.table
         self._storage = storage_options(options.s3, storage)
 
@@ -89,3 +91,13 @@ class DeltaReader(LoggedTable):
                 yield from pa.RecordBatchReader.from_stream(table.scan(columns=names))
 
         return read
+
+    def files_at(self, version: int) -> VersionFiles:
+        """List the data files of a version. See `ReadTable.files_at`."""
+        return files_of(self._files, self._table, version)
+
+    def rows_of(
+        self, head: str, file: TableFile, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one data file. See `ReadTable.rows_of`."""
+        return rows_of(self._files, self._table, head, file, columns)

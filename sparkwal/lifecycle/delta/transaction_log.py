@@ -125,12 +125,12 @@ class DeltaLog:
         Returns:
             Whether the table exists.
         """
-        with self._read_errors():
+        with log_errors(self._table):
             is_known = self.version != NO_TABLE_VERSION and self._read_new_versions()
         if not is_known:
             self._reset()
             try:
-                with self._read_errors():
+                with log_errors(self._table):
                     self._load()
             except TableReadError:
                 self._reset()
@@ -144,19 +144,6 @@ class DeltaLog:
             self._share()
         return self.version != NO_TABLE_VERSION
 
-    @contextmanager
-    def _read_errors(self) -> Iterator[None]:
-        """Turns what a file that is no table's leads to into a TableReadError."""
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except _NO_TABLES_FILE as error:
-            raise TableReadError(
-                f"the log of the table {self._table} is damaged: {type(error).__name__}: "
-                f"{' '.join(str(error).split())[:200]}"
-            ) from error
-
     def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
         """The snapshot of the last `update`, as `Snapshots.snapshot`."""
         if self.version == NO_TABLE_VERSION:
@@ -164,7 +151,7 @@ class DeltaLog:
         if since is None:
             since = self.version
         versions = [*range(since + 1, self.version + 1)]
-        with self._read_errors():
+        with log_errors(self._table):
             if self._start_txns.get(log_id, 0) == k and self._start - since > _FEW:
                 versions = self._versions_that_may_undo(since, versions)
             self._fetch(versions)
@@ -189,7 +176,7 @@ class DeltaLog:
             return None
         # `since` itself may be a RESTORE.
         versions = range(max(since, 0), self.version + 1)
-        with self._read_errors():
+        with log_errors(self._table):
             self._fetch(versions[:1])
         changes = [self._commits[n].change for n in versions if n in self._commits]
         return held(table, changes, log_id, since, k)
@@ -351,6 +338,26 @@ class DeltaLog:
             raise TableReadError(f"the log of the table {self._table} does not name its schema")
 
 
+@contextmanager
+def log_errors(table: str) -> Iterator[None]:
+    """Turns what a file that is no table's leads to into a TableReadError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except _NO_TABLES_FILE as error:
+        raise TableReadError(
+            f"the log of the table {table} is damaged: {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
+
+
+def checkpoint_version(name: str) -> int | None:
+    """The version of the checkpoint of which this is a file, or None for another file."""
+    match = _CHECKPOINT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 def _commit_versions(names: Iterable[str]) -> list[int]:
     return [int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))]
 
@@ -390,9 +397,12 @@ def newest_checkpoint(names: Iterable[str]) -> list[str]:
 
 
 def actions(
-    files: Files, names: Sequence[str], sizes: Mapping[str, int]
+    files: Files,
+    names: Sequence[str],
+    sizes: Mapping[str, int],
+    columns: Sequence[str] = _COLUMNS,
 ) -> Iterator[Mapping[str, Any]]:
-    """The actions of a checkpoint, without those of the existing files."""
+    """The actions of a checkpoint. Without `columns` it leaves out those of the existing files."""
     import pyarrow.parquet as pq
 
     for name in names:
@@ -402,7 +412,7 @@ def actions(
         file: io.IOBase = _Ranges(files, name, sizes[name])
         if sizes[name] <= _WHOLE_BYTES:
             file = io.BytesIO(files.read(name))
-        rows = pq.ParquetFile(file, pre_buffer=True).read(columns=_COLUMNS)
+        rows = pq.ParquetFile(file, pre_buffer=True).read(columns=[*columns])
         for kind in rows.column_names:
             column = rows.column(kind)
             yield from ({kind: value} for value in column.filter(column.is_valid()).to_pylist())

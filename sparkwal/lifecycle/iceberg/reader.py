@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sparkwal.errors import TableReadError
+from sparkwal.errors import OptionError, TableReadError
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.iceberg.catalog import Place
 from sparkwal.lifecycle.iceberg.fitting import spark_schema
 from sparkwal.lifecycle.iceberg.history import History
-from sparkwal.lifecycle.table import ReadRows, TableState
+from sparkwal.lifecycle.table import ReadRows, TableFile, TableState, VersionFiles
 
 if TYPE_CHECKING:
     from pyiceberg.table import DataScan, FileScanTask, Table
@@ -71,6 +71,24 @@ class IcebergReader:
                     yield from rows_of(table, scan, task, columns)
 
         return read
+
+    def files_at(self, version: int) -> VersionFiles:
+        """Refuse to list files. See `ReadTable.files_at`.
+
+        Raises:
+            OptionError: always.
+        """
+        raise OptionError(
+            f"{self._place.url} is an Iceberg table, whose files are not read one by one: read "
+            "table and log with Log.current, or begin with startingPosition=earliest"
+        )
+
+    def rows_of(
+        self, head: str, file: TableFile, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Refuse to read one file, as `files_at`."""
+        self.files_at(0)
+        return iter(())
 
 
 def rows_of(
