@@ -18,7 +18,13 @@ from hypothesis import settings
 from sparkwal import events
 from sparkwal.events import Event
 from sparkwal.testing.proxy import S3Proxy
-from sparkwal.testing.servers import log_options, make_bucket, start_ministack, start_moto
+from sparkwal.testing.servers import (
+    ServerError,
+    log_options,
+    make_bucket,
+    start_ministack,
+    start_moto,
+)
 from tests import classes
 
 if TYPE_CHECKING:
@@ -67,6 +73,41 @@ def ministack_url() -> Iterator[str]:
 def moto_url() -> Iterator[str]:
     with start_moto() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def azurite_url() -> Iterator[str]:
+    from tests.store.azurite import is_missing, start_azurite
+
+    try:
+        server = start_azurite()
+    except ServerError as error:
+        if is_missing(error):
+            pytest.skip(f"Azurite needs node, npm and the registry of npm: {str(error)[:200]}")
+        raise
+    with server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def fake_gcs_url() -> Iterator[str]:
+    from tests.store.fake_gcs import start_fake_gcs
+
+    try:
+        server = start_fake_gcs()
+    except ServerError as error:
+        if "cannot be started" in str(error) or "go: " in str(error):
+            pytest.skip(f"fake-gcs-server needs Go and its proxy of modules: {str(error)[:200]}")
+        raise
+    with server:
+        yield server.url
+
+
+@pytest.fixture
+def azurite_proxy(azurite_url: str) -> Iterator[S3Proxy]:
+    """A proxy in front of Azurite, without faults."""
+    with S3Proxy(azurite_url) as proxy:
+        yield proxy
 
 
 @pytest.fixture

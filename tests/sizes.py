@@ -30,6 +30,8 @@ OF_FIXTURES = {
     "all_drivers": "spark",
     "ministack_url": "s3",
     "moto_url": "s3",
+    "azurite_url": "process",
+    "fake_gcs_url": "process",
 }
 # One worker runs all tests of such a fixture: each other would start and warm up another JVM.
 SHARED = ("spark", "all_drivers")

@@ -159,6 +159,8 @@ LIBRARIES = {
     "pandas": {"appender", "format", "lifecycle", "log", "spark"},
     "deltalake": {"lifecycle"},
     "pyiceberg": {"lifecycle"},
+    "azure": {"store"},
+    "google": {"store"},
     "duckdb": {"sql"},
     "matplotlib": {"cli"},
     "click": {"cli"},

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from sparkwal.checkpoints.names import COMMITS, OFFSETS, SOURCES, STATE, is_of_source
 from sparkwal.checkpoints.offsets import by_source, listed
 from sparkwal.errors import InvalidLogError
-from sparkwal.store.path import absolute, scheme_of
+from sparkwal.store.path import absolute, kind_of_store
 
 # Settings that Spark 4.0 to 4.3 writes into a plan, and sets again from it.
 SETTINGS = frozenset(
@@ -204,14 +204,13 @@ def _common(one: _Location, other: _Location) -> _Location:
 
 def _location(path: str) -> _Location:
     """The scheme, the host and the folders of a path. s3a:// equals s3://."""
-    scheme = scheme_of(path)
     has_scheme = re.match("[A-Za-z][A-Za-z0-9+.-]*:", path)
     location = path.strip().partition(":")[2] if has_scheme else path
     host = ""
     if location.startswith("//"):
         host, _, location = location[2:].partition("/")
     folders = [name for name in location.split("/") if name not in ("", ".")]
-    return ("s3" if scheme in ("s3a", "s3n") else scheme, host, *folders)
+    return (kind_of_store(path), host, *folders)
 
 
 def _names_file(line: bytes) -> bool:

@@ -19,7 +19,6 @@ from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.format.schema import columns, type_name
 from sparkwal.lifecycle.consumers.consumer_list import consumer_infos
 from sparkwal.sql.past import (
-    PRICES_OF,
     UNCOUNTED,
     Line,
     Past,
@@ -82,7 +81,7 @@ HAVING bool_or(kind = 'leader') ORDER BY term DESC
 
 
 takes_prices = options(
-    lambda price_pairs: {"prices": override_prices(key_values(price_pairs, "--price"))},
+    lambda price_pairs: {"price_texts": key_values(price_pairs, "--price")},
     click.option(
         "--price",
         "price_pairs",
@@ -105,10 +104,13 @@ takes_prices = options(
     help="Print a line for each period, in UTC.",
 )
 @as_json
-def cost(path: str, log_options: dict[str, str], prices: Prices, by: str, *, as_json: bool) -> None:
+def cost(
+    path: str, log_options: dict[str, str], price_texts: dict[str, str], by: str, *, as_json: bool
+) -> None:
     """This counts the requests that the records prove. It makes one GET for each record. PATH may
-    be on any store; the prices are those of S3.
+    be on any store; the prices are those of S3, Azure or Google.
     """
+    prices = override_prices(price_texts, path)
     damage = Damage()
     with progress("read") as done:
         past = Past(logs_at(path, log_options, damage), done)
@@ -138,7 +140,10 @@ def _dated(line: Line) -> Line:
 
 
 def _show_cost(past: Past, periods: list[Line], sums: dict[str, Any]) -> None:
-    table([*periods, sums["total"]], f"Cost in dollars, {PRICES_OF}; the last line is the total")
+    table(
+        [*periods, sums["total"]],
+        f"Cost in dollars, {sums['prices']['of']}; the last line is the total",
+    )
     for name, label in (("month", "a month at this rate"), ("whole_read", "one whole read")):
         numbers = (sums[name] or {}).items()
         texts = [f"{format_name(key)} {format_value(key, value)}" for key, value in numbers]
@@ -160,13 +165,19 @@ def _show_cost(past: Past, periods: list[Line], sums: dict[str, Any]) -> None:
 @takes_prices
 @as_json
 def command(
-    path: str, log_options: dict[str, str], output: Path | None, prices: Prices, *, as_json: bool
+    path: str,
+    log_options: dict[str, str],
+    output: Path | None,
+    price_texts: dict[str, str],
+    *,
+    as_json: bool,
 ) -> None:
     """The page is one file that loads nothing. The command makes one GET for each record. With
     --json it prints the numbers of the page, and writes the page only with -o.
     """
     if output is None and not as_json:
         raise Refused("name the page: -o report.html")
+    prices = override_prices(price_texts, path)
     damage = Damage()
     with atomic_file(output) if output is not None else nullcontext() as file:
         with progress("read") as done:

@@ -16,10 +16,8 @@ from sparkwal.lifecycle.iceberg.table import IcebergTable
 from sparkwal.lifecycle.table import ReadTable, Table, TableFiles, TableState
 from sparkwal.options.store import StoreOptions
 from sparkwal.store.base import LogStore
-from sparkwal.store.path import overlap, refuse_credentials, scheme_of
+from sparkwal.store.path import kind_of_store, overlap, refuse_credentials, scheme_of
 
-# The names of S3 in the URLs of tables.
-_S3 = ("s3", "s3a", "s3n")
 # By scheme, the formats that this process reads and writes without Spark. Any other URL is that of
 # a Delta table, which Spark writes.
 _FORMATS = {"iceberg": (IcebergReader, IcebergTable)}
@@ -105,12 +103,17 @@ class CheckedTable:
 
 
 def check_apart(path: str, target: Target) -> None:
-    """Check that neither of a log and its table is inside the other.
+    """Check that a log may have a table, and that neither of the two is inside the other.
 
     Raises:
         OptionError: a cleanup of the table's folder would delete the log, or a log of a sequencer
-            under `path`.
+            under `path`. Or the log is on a store where tables are not supported yet.
     """
+    if kind_of_store(path) in ("azure", "google"):
+        raise OptionError(
+            f"{path} is on Azure or Google, and a log there has no table yet: keep its rows in the "
+            "log, or read them into a table with spark.readStream"
+        )
     above, separator, name = path.strip().rstrip("/").rpartition("/" + sequencers_prefix(""))
     # The path may be that of a sequencer's log: then check the path above it.
     log = above if separator and "/" not in name else path
@@ -147,8 +150,7 @@ def check_place(table: str, options: StoreOptions) -> None:
             f"{table} is in a catalog: only sparkwal.Log(path).current() reads it, and no Spark"
         )
     refuse_credentials(table, "the table's URL in the log")
-    scheme, of_log = scheme_of(table), scheme_of(options.path)
-    is_same = scheme == of_log or (scheme in _S3 and of_log in _S3)
+    is_same = kind_of_store(table) == kind_of_store(options.path)
     named = [each.strip().rstrip("/") for each in (options.table_location or "").split(",")]
     if not table.isprintable() or not (is_same or table.rstrip("/") in named):
         raise OptionError(

@@ -8,7 +8,21 @@ from sparkwal.format.keys import ROOT, sequencer_prefix
 from sparkwal.options import types
 from sparkwal.options.types import ABOVE_ZERO, Limit, option
 from sparkwal.store.config import RetryPolicy, S3Config
-from sparkwal.store.path import check_spelling
+from sparkwal.store.path import check_spelling, kind_of_store
+
+_OF_S3 = (
+    "region",
+    "addressingStyle",
+    "profile",
+    "sessionToken",
+    "serverSideEncryption",
+    "kmsKeyId",
+    "bucketKeyEnabled",
+    "storageClass",
+    "checksum",
+    "requesterPays",
+    "expectedBucketOwner",
+)
 
 
 @dataclass(frozen=True)
@@ -17,10 +31,16 @@ class StoreOptions:
         "path",
         types.text,
         "",
-        "the log's location: s3://bucket/prefix, file:///folder or a folder",
+        "the log's location: s3://bucket/prefix, abfss://container@account.dfs.core.windows.net/"
+        "prefix, az://container/prefix, gs://bucket/prefix, file:///folder or a folder",
         "required",
     )
-    endpoint: str | None = option("endpoint", types.text, None, "URL of an S3-compatible server")
+    endpoint: str | None = option(
+        "endpoint",
+        types.text,
+        None,
+        "URL of an S3-compatible server, of an Azure account, or of a test server of Google's",
+    )
     region: str | None = option("region", types.text, None, "AWS region")
     addressing_style: str | None = option(
         "addressingStyle",
@@ -33,7 +53,10 @@ class StoreOptions:
         "profile", types.text, None, "named profile of the AWS configuration"
     )
     access_key_id: str | None = option(
-        "accessKeyId", types.secret, None, "access key; with secretAccessKey"
+        "accessKeyId",
+        types.secret,
+        None,
+        "access key, or on Azure the account; with secretAccessKey",
     )
     secret_access_key: str | None = option(
         "secretAccessKey", types.secret, None, "never printed or stored"
@@ -156,6 +179,8 @@ class StoreOptions:
                 'option path is missing: .option("path", "s3://bucket/wal") or .start("s3://…")'
             )
         check_spelling(self.path)
+        if kind_of_store(self.path) in ("azure", "google"):
+            refuse(self, "is for a path on S3, and this one is on another store", *_OF_S3)
         if self.pool_size and self.pool_size < self.max_in_flight:
             raise OptionError(
                 f"targetPoolSize {self.pool_size} is below maxInFlightRequests "

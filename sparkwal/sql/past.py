@@ -18,9 +18,8 @@ from sparkwal.sql.database import Pushdown, connect
 from sparkwal.sql.relations import CALENDAR_MS, RECORDS, TIME, bounds, in_batches, record_rows
 from sparkwal.store.base import NotFound, all_entries, numbered
 from sparkwal.store.parallel import run_parallel
+from sparkwal.store.path import kind_of_store
 
-# The source of the default prices. No prices are looked up.
-PRICES_OF = "S3 Standard, us-east-1, list prices of 2025"
 # AWS counts 2^30 bytes as a GB, and bills them by the hour: 730 make a month.
 MONTH_MS = 730 * 3_600_000
 _TABLES = {
@@ -97,6 +96,17 @@ ORDER BY start_ms, end_ms
 # request of a multipart upload; `get` counts GET, HEAD and all others.
 Prices = Mapping[str, float]
 PRICES: Prices = {"put": 0.005, "list": 0.005, "get": 0.0004, "delete": 0.0, "storage": 0.023}
+# The default prices of each kind of store, and their source. No prices are looked up.
+_PRICE_LISTS = {
+    "s3": ("S3 Standard, us-east-1, list prices of 2025", PRICES),
+    "azure": ("Azure Blob Storage, hot, LRS, East US, of 2023", {**PRICES, "storage": 0.0184}),
+    "google": ("Cloud Storage, Standard, us-east1, of 2025", {**PRICES, "storage": 0.02}),
+}
+
+
+def price_list(path: str) -> tuple[str, Prices]:
+    """The source and the default prices for a log's path or URL: S3's if the store has none."""
+    return _PRICE_LISTS.get(kind_of_store(path), _PRICE_LISTS["s3"])
 
 
 def price(requests: Mapping[str, float], prices: Prices = PRICES) -> float:
@@ -104,13 +114,13 @@ def price(requests: Mapping[str, float], prices: Prices = PRICES) -> float:
     return sum(prices[name.lower()] * number / 1000 for name, number in requests.items())
 
 
-def override_prices(overrides: Mapping[str, str]) -> Prices:
-    """The default prices with some replaced.
+def override_prices(overrides: Mapping[str, str], path: str = "") -> Prices:
+    """The default prices for a log's path with some replaced.
 
     Raises:
         OptionError: a name is unknown, or a price is not a number of dollars.
     """
-    prices = {**PRICES}
+    prices = {**price_list(path)[1]}
     for name, text in overrides.items():
         if name not in prices:
             raise OptionError(f"there is no price {name!r}; there are {', '.join(prices)}")
@@ -315,8 +325,9 @@ def _whole_read(past: Past, prices: Prices) -> dict[str, Any]:
 
 def costs(past: Past, prices: Prices, every: list[Line]) -> dict[str, Any]:
     """The costs of the covered time, with the prices that were used."""
+    url = past.logs[0].log.log.url if past.logs else ""
     return {
-        "prices": {"of": PRICES_OF, "currency": "USD", **prices},
+        "prices": {"of": price_list(url)[0], "currency": "USD", **prices},
         "total": _total(every),
         "month": _month(past, prices),
         "whole_read": _whole_read(past, prices),

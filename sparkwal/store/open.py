@@ -1,6 +1,9 @@
 """Opens the store that a path names."""
 
+from __future__ import annotations
+
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from sparkwal import events
@@ -8,13 +11,17 @@ from sparkwal.errors import OptionError
 from sparkwal.store.base import LogStore, Store
 from sparkwal.store.config import RetryPolicy, S3Config, is_unencrypted
 from sparkwal.store.hedge import pace_of
-from sparkwal.store.path import bucket_and_prefix, folder, is_local, scheme_of
+from sparkwal.store.path import bucket_and_prefix, folder, is_local, kind_of_store
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
 
+if TYPE_CHECKING:
+    from sparkwal.store.azure import AzureStore
+    from sparkwal.store.google import GoogleStore
+
 # The endpoints for which an event PlainHttp was emitted.
 _reported: set[str] = set()
-# `RetryingStore.served` for each bucket and configuration of this process.
+# `RetryingStore.served` for each store and configuration of this process.
 _served: dict[tuple[str, S3Config], set[tuple[str, str]]] = {}
 # Stores of programs' tests by the name in their paths, for as long as the tests hold them.
 _in_memory: WeakValueDictionary[str, Store] = WeakValueDictionary()
@@ -54,10 +61,21 @@ def open_store(
 
         return RetryingStore(LocalStore(folder(path)), policy), ""
     bucket, prefix = bucket_and_prefix(path)
-    if scheme_of(path) == "memory":
+    kind = kind_of_store(path)
+    if kind == "memory":
         return _open_in_memory(bucket, policy), prefix
     config = s3 or S3Config()
-    bare = S3Store(bucket, config)
+    bare: S3Store | AzureStore | GoogleStore
+    if kind == "azure":
+        from sparkwal.store.azure import AzureStore
+
+        bare = AzureStore(bucket, config)
+    elif kind == "google":
+        from sparkwal.store.google import GoogleStore
+
+        bare = GoogleStore(bucket, config)
+    else:
+        bare = S3Store(bucket, config)
     # Warn in the process of the user, not in each worker of Spark.
     if fail_fast and bare.endpoint and bare.endpoint not in _reported:
         _reported.add(bare.endpoint)
@@ -69,6 +87,6 @@ def open_store(
         fail_fast=fail_fast,
         parts_in_flight=config.max_in_flight_parts,
         pace=partial(pace_of, bare.identity) if config.hedge else None,
-        served=_served.setdefault((bucket, bare.config), set()),
+        served=_served.setdefault((bare.identity, bare.config), set()),
     )
     return store, prefix

@@ -18,7 +18,13 @@ _VARIABLE = re.compile(r"\$[A-Za-z_{(]|%[A-Za-z_]+%")
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|[A-Za-z]:$|\\\\")
 # Where Databricks mounts its file systems. macOS mounts disks below /Volumes.
 _MOUNTS = ("/dbfs", "/Volumes")
-_SUPPORTED = "supported are s3://bucket/folder, file:///folder and a plain folder path"
+_SUPPORTED = (
+    "supported are s3://bucket/folder, abfss://container@account.dfs.core.windows.net/folder, "
+    "gs://bucket/folder, file:///folder and a plain folder path"
+)
+_S3 = ("s3", "s3a", "s3n")
+_AZURE = ("abfs", "abfss", "az")
+_KINDS = {**dict.fromkeys(_S3, "s3"), **dict.fromkeys(_AZURE, "azure"), "gs": "google"}
 
 
 # In URLs of these schemes a container comes before the @: abfss://container@account.
@@ -47,15 +53,16 @@ def refuse_credentials(url: str, name: str) -> None:
         parts = urlsplit(url.strip())
         user, _, _ = parts.netloc.rpartition("@")
         has_port = parts.port is not None
-        is_s3 = scheme in ("s3", "s3a", "s3n")
+        is_s3 = scheme in _S3
         has_query = bool(parts.query) or (bool(parts.fragment) and not is_s3)
     except ValueError:
         # The port is no number: it may be the first half of a secret.
+        is_s3 = False
         user = ":"
         has_port = True
         has_query = False
     is_container = scheme in _CONTAINERS and ":" not in user
-    if has_query or (user and not is_container) or (has_port and scheme in ("s3", "s3a", "s3n")):
+    if has_query or (user and not is_container) or (has_port and is_s3):
         raise OptionError(
             f"{name} must hold no credentials, no query and, for s3, no port: it is written into "
             "logs. Give keys by options, by Spark's settings or by the environment"
@@ -75,20 +82,32 @@ def absolute(path: str) -> str:
     return str(folder(path))
 
 
-def bucket_and_prefix(path: str) -> tuple[str, str]:
-    """The bucket and the prefix, without a "/" at its end, of an s3:// path.
+def kind_of_store(path: str) -> str:
+    """The kind of store: "s3", "azure" or "google" for each of their schemes, else the scheme."""
+    scheme = scheme_of(path)
+    return _KINDS.get(scheme, scheme)
 
-    In a path of a store in memory the store's name takes the place of the bucket.
+
+def bucket_and_prefix(path: str) -> tuple[str, str]:
+    """The bucket and the prefix, without a "/" at its end, of a path on an object store.
+
+    In a path of a store in memory the store's name takes the place of the bucket, and on Azure the
+    container, perhaps with its account.
 
     Raises:
-        OptionError: the path is no valid s3:// path.
+        OptionError: the path is no valid path of a supported store.
     """
     path = path.strip()
     scheme = scheme_of(path)
     # Messages before the check for credentials must not show the path.
     if scheme == "s3n":
         raise OptionError("s3n:// is no supported store; write s3://bucket/folder")
-    if scheme not in ("s3", "s3a", "memory"):
+    if scheme in ("wasb", "wasbs"):
+        raise OptionError(
+            f"{scheme}:// is no supported store; write "
+            "abfss://container@account.dfs.core.windows.net/folder"
+        )
+    if scheme != "memory" and scheme not in _KINDS:
         raise OptionError(f"{scheme} is no supported store; {_SUPPORTED}")
     _, separator, location = path.partition("://")
     bucket, _, prefix = location.partition("/")
@@ -99,7 +118,7 @@ def bucket_and_prefix(path: str) -> tuple[str, str]:
             "log: its buckets do not see each other's writes at once"
         )
     refuse_credentials(path, "the path")
-    if "@" in bucket or ":" in bucket:
+    if ("@" in bucket and scheme not in _AZURE) or ":" in bucket:
         raise OptionError(
             "the path must hold no credentials and no port: write s3://bucket/folder, and give "
             "keys with accessKeyId and secretAccessKey, a server with endpoint"
@@ -219,7 +238,8 @@ def scheme_of(path: str) -> str:
 def overlap(one: str, other: str) -> bool:
     """Whether the paths are equal, or one contains the other.
 
-    Symbolic links are followed, and s3a:// equals s3://.
+    Symbolic links are followed, and s3a:// equals s3://. A container of Azure counts as the same
+    in each account, because az:// names none.
     """
     pairs = zip(_components(one), _components(other), strict=False)
     return all(first == second for first, second in pairs)
@@ -229,5 +249,8 @@ def _components(path: str) -> list[str]:
     """The scheme of a path and its folders, from the top."""
     if is_local(path):
         return ["file", *Path(os.path.realpath(folder(path))).parts]
-    scheme, location = scheme_of(path), path.strip().partition(":")[2]
-    return ["s3" if scheme in ("s3a", "s3n") else scheme, *filter(None, location.split("/"))]
+    kind, location = kind_of_store(path), path.strip().partition(":")[2]
+    names = [*filter(None, location.split("/"))]
+    if kind == "azure":
+        names[:1] = [name.partition("@")[0] for name in names[:1]]
+    return [kind, *names]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import logging
 import os
 import re
 import threading
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkwal.store import s3_get, s3_replies
+from sparkwal.store.concealing import conceal
 from sparkwal.store.config import S3Config, check_keys, normal_endpoint
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def _new_client(config: S3Config) -> _Client:
     from botocore.credentials import Credentials
     from botocore.session import Session
 
-    _conceal(config.secrets)
+    conceal(config.secrets)
     session = Session(profile=config.profile)
     session.register_component("data_loader", descriptions())
     if config.access_key_id is not None and config.secret_access_key is not None:
@@ -145,7 +144,7 @@ def _new_client(config: S3Config) -> _Client:
             response_checksum_validation="when_required",
         ),
     )
-    _conceal(config.secrets)
+    conceal(config.secrets)
     client.meta.events.register_last("before-call.s3", _one_plain_request)
     client.meta.events.register_last("before-call.s3.DeleteObjects", _with_md5)
     # This pattern runs before botocore's own check of the body.
@@ -217,41 +216,3 @@ def _keys_and_sizes(
         {"Key": html.unescape(key.decode()), "Size": int(size), "ETag": etag.decode()}
         for key, size, etag in zip(keys, sizes, etags, strict=True)
     ]
-
-
-# At DEBUG these libraries log requests with signatures and the tokens of temporary credentials.
-_LOGGERS = ("botocore", "urllib3")
-# A token in a header, a dict, a canonical request, or http.client's error about a header; and a
-# signature.
-_SIGNED = re.compile(
-    r"""(x-amz-security-token['"]?\s*[:=]\s*b?['"]?|[Ss]ignature=|(?<=Signature:\n)"""
-    r"""|Invalid header value b?['"])[^\s'",]+""",
-    re.IGNORECASE,
-)
-# Shorter secrets are the keys of test servers: common words, which must stay in the log.
-_SHORTEST = 8
-_secrets: frozenset[str] = frozenset()
-
-
-def _concealing(record: logging.LogRecord) -> bool:
-    """A filter that replaces secrets in records, and drops no record."""
-    message = record.getMessage()
-    hidden = _SIGNED.sub(r"\1***", message)
-    for secret in _secrets:
-        hidden = hidden.replace(secret, "***")
-    if hidden != message:
-        record.msg, record.args = hidden, ()
-    return True
-
-
-def _conceal(secrets: Iterable[str]) -> None:
-    """Keep these secrets, all tokens and all signatures out of botocore's log in this process.
-
-    A filter gets the records of one logger only, so call this again after botocore has imported
-    more modules.
-    """
-    global _secrets
-    _secrets |= {secret for secret in secrets if len(secret) >= _SHORTEST}
-    for name in [*logging.root.manager.loggerDict]:
-        if name.partition(".")[0] in _LOGGERS:
-            logging.getLogger(name).addFilter(_concealing)

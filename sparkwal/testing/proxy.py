@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import random
+import re
 import signal
 import socket
 import struct
@@ -46,6 +47,8 @@ _LIST_KEYS = {
     "encoding-type",
     "fetch-owner",
 }
+# The parameter "comp" of Azure's requests that are not those of one object.
+_AZURE = {"list": "LIST", "block": "UPLOAD_PART", "blocklist": "COMPLETE_MULTIPART"}
 _OBJECT_KEYS = {"versionId", "partNumber", "x-id"}
 # Headers of one connection, which a proxy does not forward.
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "expect"}
@@ -95,13 +98,28 @@ class Request:
     fault: str | None = None
 
 
+# The path of a request to Google's JSON API, before the key of an object.
+_GOOGLE = re.compile(r"/(upload/)?storage/v1/b/[^/]+/o(?:/(.+))?")
+
+
 def kind_of(method: str, target: str) -> tuple[str, str]:
-    """The S3 kind of a path-style request, and its key; for a LIST its prefix."""
+    """The S3 kind of a path-style request, and its key; for a LIST its prefix.
+
+    On Azure the key begins with the container.
+    """
     url = urlsplit(target)
+    if match := _GOOGLE.fullmatch(url.path):
+        named = parse_qs(url.query)
+        if match[1]:
+            return "PUT", named.get("name", [""])[0]
+        key = unquote(match[2] or "")
+        return (method, key) if key else ("LIST", named.get("prefix", [""])[0])
     bucket, _, key = unquote(url.path.lstrip("/")).partition("/")
     query = parse_qs(url.query, keep_blank_values=True)
     if method == "HEAD":
         return "HEAD", key
+    if kind := _AZURE.get(query.get("comp", [""])[0]):
+        return kind, query.get("prefix", [""])[0] if kind == "LIST" else key
     if not key:
         if method == "GET" and bucket and query.keys() <= _LIST_KEYS:
             return "LIST", query.get("prefix", [""])[0]

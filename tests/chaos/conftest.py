@@ -13,6 +13,7 @@ import pytest
 from faults.evidence import Evidence, Stream, gather
 from faults.processes import Driver
 from sparkwal.testing.proxy import S3Proxy
+from tests.store import azurite
 
 SEED = 20260
 ROWS = 40
@@ -138,3 +139,10 @@ def on_s3(s3_path: tuple[str, dict[str, str]], s3_proxy: S3Proxy, tmp_path: Path
     """A log on ministack, written through a fault proxy."""
     path, options = s3_path
     return ChaosLog(path, tmp_path, s3_proxy, options)
+
+
+@pytest.fixture
+def on_azure(azurite_proxy: S3Proxy, tmp_path: Path) -> ChaosLog:
+    """A log on Azurite, written through a fault proxy."""
+    path = f"az://{azurite.new_container(azurite_proxy.url)}/wal"
+    return ChaosLog(path, tmp_path, azurite_proxy, azurite.options(azurite_proxy.url))

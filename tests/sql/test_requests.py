@@ -41,6 +41,9 @@ def test_a_read_gets_each_record_and_its_objects_in_runs_of_8_mib() -> None:
 
 
 def test_prices_are_changed_by_name() -> None:
+    assert override_prices({}, "gs://bucket/wal")["storage"] == 0.02
+    assert override_prices({}, "az://container/wal")["storage"] == 0.0184
+    assert override_prices({}, "/wal")["storage"] == 0.023
     prices = override_prices({"put": "0.01", "storage": "0"})
     assert price({"PUT": 1000, "LIST": 1000, "DELETE": 10**9}, prices) == pytest.approx(0.015)
     for wrong in ({"PUT": "1"}, {"put": "x"}, {"put": "-1"}, {"get": "nan"}, {"get": "inf"}):

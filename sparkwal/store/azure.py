@@ -1,0 +1,384 @@
+"""A container of Azure Blob Storage, as a `Store`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from urllib.parse import quote, unquote
+from xml.etree import ElementTree
+
+from sparkwal.errors import OptionError
+from sparkwal.store import rest
+from sparkwal.store.azure_account import TOKEN, account_of
+from sparkwal.store.base import (
+    Entry,
+    Folders,
+    Front,
+    NotFound,
+    Page,
+    Refusal,
+    Tagged,
+    Transient,
+    Unfinished,
+    UnfinishedPage,
+)
+from sparkwal.store.config import S3Config
+from sparkwal.store.rest import Reply, Request
+from sparkwal.store.s3_errors import BeyondEnd, Denied, KeyTaken, Unanswered
+from sparkwal.store.s3_replies import Unproven, check_order, folders_page
+
+_CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
+# The version of a LIST with startFrom. More servers have that of the other requests.
+_START_FROM = {"x-ms-version": "2026-02-06"}
+_LARGEST_PAGE = 5000
+_MOST_EMPTY_PAGES = 1000
+_ROLE = "give the role Storage Blob Data Contributor (a reader: Reader) at the container"
+_ADVICE = {
+    "AuthenticationFailed": "check the account's key or the signature (SAS), and this machine's "
+    "clock",
+    "AuthorizationFailure": "allow this network in the account's firewall, or the action in the "
+    "signature (SAS)",
+    "AuthorizationPermissionMismatch": _ROLE,
+    "AuthorizationResourceTypeMismatch": "let the signature (SAS) cover containers and objects",
+    "ContainerNotFound": "create the container, or correct the path",
+    "ContainerBeingDeleted": "wait until it is deleted, and create it again",
+    "InsufficientAccountPermissions": _ROLE,
+    "InvalidResourceName": "correct the container's name in the path",
+    "KeyBasedAuthenticationNotPermitted": "the account allows no key: remove it, and use an "
+    "identity",
+    "RequestBodyTooLarge": "an object has at most 5,000 MiB: use more, smaller partitions",
+    "BlobArchived": "the object was archived; rehydrate it, and keep logs out of archiving",
+    "BlobImmutableDueToPolicy": "an immutability policy holds the object until its time ends",
+}
+# What is said with 400 or 409 and may succeed the next time.
+_TEMPORARY = ("Md5Mismatch", "IncompleteBody", "OperationTimedOut", "InternalError", "ServerBusy")
+_CODE = re.compile(rb"<Code>([A-Za-z0-9]+)</Code>")
+_MESSAGE = re.compile(rb"<Message>([^<\r\n]*)")
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """One page of a LIST: its objects, its folders and the marker of the next page."""
+
+    entries: list[Entry]
+    folders: list[str]
+    marker: str
+
+
+class AzureStore:
+    """One container; each method makes one attempt.
+
+    The store holds no connection itself, so it can be forked and pickled.
+
+    Args:
+        place: the container, or container@account.dfs.core.windows.net.
+        config: endpoint, accessKeyId (the account), secretAccessKey (its key), the timeouts and the
+            number of connections. The other values are S3's.
+
+    Raises:
+        OptionError: the container cannot hold a log, or the account is unknown.
+    """
+
+    def __init__(self, place: str, config: S3Config) -> None:
+        self._account, self.container = account_of(place, config)
+        if not _CONTAINER.fullmatch(self.container):
+            raise OptionError(
+                f"{self.container!r} is no name of a container; paths look like "
+                "abfss://container@account.dfs.core.windows.net/folder"
+            )
+        self.config = config
+        self.endpoint = config.endpoint
+        self.url = self.identity = self._account.url.format(self.container)
+        self.concurrency = config.max_pool_connections
+        self.retries = 0
+        # Whether the server begins a LIST at a name: None until a page showed it.
+        self._begins_at: bool | None = None
+
+    def _send(
+        self,
+        method: str,
+        key: str = "",
+        query: Mapping[str, str] = {},
+        headers: Mapping[str, str] = {},
+        body: bytes = b"",
+    ) -> Reply:
+        """Send one request.
+
+        Returns:
+            The reply, if its status is below 300.
+
+        Raises:
+            KeyTaken: the condition of a write does not hold.
+            NotFound: there is no such object.
+            BeyondEnd: the range begins after the object's end.
+        """
+        url = f"{self._account.blobs}/{self.container}"
+        if key:
+            url += f"/{quote(key, safe='/~')}"
+        if body:
+            md5 = hashlib.md5(body, usedforsecurity=False).digest()
+            headers = {**headers, "Content-MD5": base64.b64encode(md5).decode()}
+        request = Request(method, url, query, headers, body)
+        reply = rest.send(request, self.config, self._account.sign)
+        if reply.status >= 300:
+            raise self._failure(reply, key)
+        # Azure gives each request an id; a page of a proxy has none.
+        reply.header("x-ms-request-id")
+        return reply
+
+    def _failure(self, reply: Reply, key: str) -> Exception:
+        named = _CODE.search(reply.body)
+        code = reply.headers.get("x-ms-error-code") or (named[1].decode() if named else "")
+        said = _MESSAGE.search(reply.body)
+        text = said[1].decode(errors="replace")[:300] if said else ""
+        message = " ".join(f"{reply.status} {code} {text}".split())
+        unexpected = f"{self.url} answers {message} where Azure never does; check the endpoint"
+        match reply.status, code:
+            case (409, "BlobAlreadyExists") | (412, "ConditionNotMet" | "TargetConditionNotMet"):
+                return KeyTaken(unexpected)
+            case 416, "InvalidRange":
+                return BeyondEnd(unexpected)
+            case 404, "BlobNotFound":
+                return NotFound(key)
+            case ((404 | 416), ""):
+                return Unanswered(f"a {reply.status} without a code of Azure; {unexpected}")
+        is_unknown_conflict = reply.status == 409 and code not in _ADVICE
+        if is_unknown_conflict or code in _TEMPORARY or reply.status in rest.TEMPORARY:
+            return Transient(message, retry_after=rest.retry_after(reply))
+        if reply.status == 401:
+            TOKEN.forget()
+        advice = _ADVICE.get(code, "correct the path, the endpoint or the credentials")
+        refusal: type[OptionError] = OptionError
+        if reply.status == 403:
+            refusal = Denied
+        elif reply.status in (401, 404) or reply.status < 400 or not code:
+            refusal = Refusal
+        return refusal(f"{self.url} refused the request ({message}); {advice}")
+
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        try:
+            self.put(key, body, {"If-None-Match": "*"})
+        except KeyTaken:
+            return False
+        return True
+
+    def put(self, key: str, body: bytes, condition: Mapping[str, str] = {}) -> None:
+        headers = {"x-ms-blob-type": "BlockBlob", **condition}
+        self._check_created(self._send("PUT", key, {}, headers, body), body)
+
+    def replace(self, key: str, body: bytes, etag: str) -> bool:
+        try:
+            self.put(key, body, {"If-Match": etag})
+        except (KeyTaken, NotFound):
+            return False
+        return True
+
+    def _check_created(self, reply: Reply, body: bytes | None = None) -> None:
+        """Check the reply of a request that creates something.
+
+        Raises:
+            Unproven: it is none, or it names the MD5 of other bytes.
+        """
+        if reply.status != 201:
+            raise Unproven(f"a write was answered by status {reply.status}, which Azure never does")
+        stored = reply.headers.get("Content-MD5")
+        if body is not None and stored:
+            md5 = hashlib.md5(body, usedforsecurity=False).digest()
+            if base64.b64encode(md5).decode() != stored:
+                raise Unproven("a write was answered with the MD5 of other bytes")
+
+    def get(self, key: str) -> bytes:
+        return self.get_tagged(key).body
+
+    def get_tagged(self, key: str, length: int | None = None) -> Tagged:
+        headers = {} if length is None else rest.range_header(0, length)
+        try:
+            reply = self._send("GET", key, {}, headers)
+        except BeyondEnd:
+            # An empty object; the reply names no ETag.
+            return Tagged(b"", "")
+        body = reply.body if length is None else rest.ranged(reply, 0, length)[0]
+        return Tagged(body, reply.header("ETag"))
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        if length <= 0:
+            return b""
+        try:
+            reply = self._send("GET", key, {}, rest.range_header(offset, length))
+        except BeyondEnd:
+            return b""
+        reply.header("ETag")
+        body, total = rest.ranged(reply, offset, length)
+        return Front.of(body, offset, length, total)
+
+    def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
+        """Make one LIST. If the server cannot begin at a name, 1 LIST for each 5,000 names."""
+        if not after:
+            return self._following(prefix, limit, "", "")
+        if self._begins_at is not False and (page := self._beginning(prefix, limit, after)):
+            return page
+        return self._following(prefix, limit, after, "")
+
+    def _beginning(self, prefix: str, limit: int, after: str) -> Page | None:
+        """A page that the server begins at a name.
+
+        Returns:
+            None if the server does not begin there, or that is not certain. It is certain once a
+            page began with the name itself.
+        """
+        try:
+            listed = self._page(prefix, limit + 1, "", after)
+        except Refusal:
+            raise
+        except OptionError:
+            # A server that has no such version or parameter refuses it.
+            self._begins_at = False
+            return None
+        first = listed.entries[0].key if listed.entries else ""
+        if first == after:
+            self._begins_at = True
+        elif first and first < after:
+            self._begins_at = False
+        if not self._begins_at:
+            return None
+        return self._following(prefix, limit, after, "", listed)
+
+    def _following(
+        self, prefix: str, limit: int, after: str, marker: str, listed: _Listed | None = None
+    ) -> Page:
+        """The first page, from a marker on, that has a name after `after`."""
+        size = _LARGEST_PAGE if after else limit
+        for _ in range(_MOST_EMPTY_PAGES):
+            listed = listed or self._page(prefix, size, marker)
+            check_order(listed.entries, prefix, "")
+            entries = [entry for entry in listed.entries if entry.key > after]
+            if entries or not listed.marker:
+                return Page(entries[:limit], bool(listed.marker) or len(entries) > limit)
+            marker = listed.marker
+            listed = None
+        raise Transient(f"empty pages of the LIST of {prefix} that lead no further")
+
+    def _page(
+        self, prefix: str, size: int, marker: str, start: str = "", delimiter: str = ""
+    ) -> _Listed:
+        query = {
+            "restype": "container",
+            "comp": "list",
+            "prefix": prefix,
+            "maxresults": str(min(size, _LARGEST_PAGE)),
+            "marker": marker,
+            "startFrom": start,
+            "delimiter": delimiter,
+        }
+        query = {name: value for name, value in query.items() if value}
+        reply = self._send("GET", "", query, _START_FROM if start else {})
+        return self._read_page(reply, prefix)
+
+    def _read_page(self, reply: Reply, prefix: str) -> _Listed:
+        try:
+            root = ElementTree.fromstring(reply.body)
+        except ElementTree.ParseError:
+            raise Unproven("LIST was answered by no XML") from None
+        blobs = root.find("Blobs")
+        if root.tag != "EnumerationResults" or blobs is None:
+            raise Unproven(f"LIST was answered by {root.tag[:40]!r}")
+        if root.get("ContainerName", "").rpartition("/")[2] != self.container:
+            raise Unproven("LIST was answered by the list of another container")
+        if (root.findtext("Prefix") or "") != prefix:
+            raise Unproven(f"LIST of {prefix} was answered by another one's list")
+        entries = [_entry(blob) for blob in blobs.findall("Blob") if not _is_folder(blob)]
+        folders = [_name(folder) for folder in blobs.findall("BlobPrefix")]
+        return _Listed(entries, folders, root.findtext("NextMarker") or "")
+
+    def folders(self, prefix: str, inside: str, after: str = "") -> Folders | None:
+        """Make one LIST for each 5,000 names, all in one result.
+
+        With a hierarchical namespace only "/" is a delimiter: that gives None.
+        """
+        delimiter = f"/{inside}/"
+        names: list[str] = []
+        marker = ""
+        while True:
+            try:
+                listed = self._page(prefix, _LARGEST_PAGE, marker, delimiter=delimiter)
+            except Refusal:
+                raise
+            except OptionError:
+                return None
+            rows = {
+                "CommonPrefixes": [{"Prefix": folder} for folder in listed.folders],
+                "Contents": [{"Key": entry.key} for entry in listed.entries],
+            }
+            page = folders_page(rows, prefix, after, delimiter)
+            if page is None:
+                return None
+            names += page.names
+            if not listed.marker:
+                return Folders(names, "")
+            marker = listed.marker
+
+    def delete(self, key: str) -> None:
+        with suppress(NotFound):
+            self._delete(key, "")
+
+    def _delete(self, key: str, etag: str) -> None:
+        condition = {"If-Match": f'"{etag}"'} if etag else {}
+        reply = self._send("DELETE", key, {}, {"x-ms-delete-snapshots": "include", **condition})
+        if reply.status != 202:
+            raise Unproven(f"DELETE was answered by status {reply.status}, which Azure never does")
+
+    def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> Sequence[str]:
+        """Make one DELETE for each object: Azure takes no money for it."""
+        kept = []
+        for key, etag in zip_longest(keys, etags, fillvalue=""):
+            try:
+                self._delete(key, etag.strip('"'))
+            except NotFound:
+                continue
+            except KeyTaken:
+                kept.append(key)
+        return kept
+
+    def age_ms(self, key: str) -> int:
+        return self._send("HEAD", key).age_ms()
+
+    def upload(self, key: str) -> rest.WholeUpload:
+        """Begin an upload that sends one PUT.
+
+        Azure has parts too, its blocks. But a key with blocks of a killed writer may count as taken
+        for a week, and holds no object.
+        """
+        return rest.WholeUpload(partial(self.put_if_absent, key))
+
+    def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
+        """Return an empty page: an upload is in the memory of its writer."""
+        return UnfinishedPage([], "")
+
+    def discard(self, upload: Unfinished) -> None:
+        """Do nothing: there is no such upload."""
+
+
+def _name(element: ElementTree.Element) -> str:
+    name = element.find("Name")
+    if name is None or not name.text:
+        raise Unproven("a LIST shows an object without a name")
+    # A name that XML cannot hold is encoded.
+    return unquote(name.text) if name.get("Encoded") == "true" else name.text
+
+
+def _is_folder(blob: ElementTree.Element) -> bool:
+    """Whether it is a folder of a hierarchical namespace, which is an object of no bytes there."""
+    return blob.findtext("Properties/ResourceType") == "directory"
+
+
+def _entry(blob: ElementTree.Element) -> Entry:
+    size = blob.findtext("Properties/Content-Length")
+    if size is None or not size.isdecimal():
+        raise Unproven("a LIST shows an object without a size")
+    return Entry(_name(blob), int(size), blob.findtext("Properties/Etag") or "")
