@@ -544,6 +544,8 @@ def _check_flags(
     ):
         name = "--give-up-range" if run.give_up_range else "--change-target"
         raise Refused(f"{name} does nothing else: give it without the others")
+    if conf and target is not None and not needs_spark(target):
+        raise Refused(f"--conf is for Spark, and {target.table} is written without it")
     if conf and jvm.started_by_spark_submit():
         raise Refused("--conf here is too late: give it to spark-submit")
 

@@ -34,8 +34,11 @@ from pyiceberg.types import (
 
 import sparkwal
 from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError, WriteError
+from sparkwal.format.lifecycle_record import NO_TABLE_VERSION
 from sparkwal.lifecycle.cycle import Run
+from sparkwal.lifecycle.iceberg.history import History
 from sparkwal.lifecycle.iceberg.reader import IcebergReader
+from sparkwal.lifecycle.table import Change, TableState
 from tests.lifecycle.iceberg_table import NAME, IcebergLake, configure, insert_overwrite
 from tests.lifecycle.lakes import value
 
@@ -123,16 +126,17 @@ def test_a_log_goes_into_an_iceberg_table_and_both_are_read_as_one(lake: Iceberg
     assert sorted(lake.reader().current().to_arrow()["id"].to_pylist()) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("target", [{}, {"keys": ["id"]}], ids=["append", "keys"])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("error", [Died, lambda: CommitStateUnknownException("no answer")])
 def test_a_process_that_fails_at_any_call_of_the_catalog_leaves_each_row_once(
-    lake: IcebergLake, error: Callable[[], BaseException], after: bool
+    lake: IcebergLake, error: Callable[[], BaseException], after: bool, target: dict[str, Any]
 ) -> None:
     expected = [1, 2, 3]
     for nth in range(40):
         with failing(nth, error, after=after) as calls, suppress(Died, sparkwal.SparkWalError):
-            compact(lake)
-        compact(lake)
+            compact(lake, **target)
+        compact(lake, **target)
         assert ids(lake) == expected, f"after call {nth}: {calls}"
         if len(calls) <= nth:
             break
@@ -309,6 +313,39 @@ def rewrite(table: Table) -> None:
             if isinstance(staged, AddSnapshotUpdate):
                 assert staged.snapshot.summary is not None
                 object.__setattr__(staged.snapshot.summary, "operation", Operation.REPLACE)
+
+
+def test_an_expiry_that_keeps_the_names_of_parents_loses_no_range(lake: IcebergLake) -> None:
+    """As Iceberg's own expiry does, and pyiceberg's does not."""
+    compact(lake)
+    log_id, confirmed = lake.head().txn_id, lake.head().table_version
+    lake.append([value(4)])
+    lake.intent()
+    lake.write()
+    written = lake.table.snapshot(log_id, None)
+    assert written is not None
+    whole = lake.iceberg()
+    whole.append(pa.Table.from_pylist([value(9)], lake.schema))
+    metadata = lake.iceberg().metadata
+
+    def state(place: int, since: int) -> TableState:
+        """Only this snapshot is left, and main is there."""
+        left = {
+            "current_snapshot_id": metadata.snapshots[place].snapshot_id,
+            "snapshots": [metadata.snapshots[place]],
+            "snapshot_log": [metadata.snapshot_log[place]],
+        }
+        return History(metadata.model_copy(update=left)).state(log_id, since)
+
+    open_range = state(-1, confirmed)
+    assert open_range.complete and [change.k for change in open_range.changes] == [2, 0]
+    (part,) = lake.head().promise.ranges
+    assert (open_range.changes[0].cut, open_range.changes[0].to) == (part.cut, part.to)
+    done = state(-1, written.version)
+    assert done.complete and [change.k for change in done.changes] == [0]
+    assert not state(-1, confirmed - 1).complete
+    # Main was set back to before the range, and the rest expired.
+    assert not state(-3, written.version).complete
 
 
 def test_the_commits_of_others_stop_nothing(lake: IcebergLake) -> None:
@@ -499,6 +536,29 @@ def test_a_null_in_a_required_column_is_refused_with_its_reason(lake: IcebergLak
         compact(lake)
 
 
+def test_a_log_whose_rows_the_table_refuses_stops_no_other(url: str, tmp_path: Path) -> None:
+    """The ranges of both are burned in the table, and then each gets its own."""
+    good = IcebergLake(tmp_path, table=url)
+    bad = IcebergLake(tmp_path, table=url, sequencer="b")
+    made_before(good, NestedField(1, "id", LongType(), required=True))
+    good.append([value(1)])
+    bad.append([{"id": None, "v": "x"}])
+    life = sparkwal.Lifecycle(good.path, table=url)
+    for number in (1, 2):
+        results = life.run_all(whole=True)
+        assert isinstance(results["b"], WriteError)
+        assert ids(good) == [*range(1, number + 1)]
+        good.append([value(number + 1)])
+    changes = [each.operation for each in lake_changes(good) if each.is_burned]
+    assert changes == ["append", "append"]
+
+
+def lake_changes(lake: IcebergLake) -> tuple[Change, ...]:
+    found = lake.table.snapshot(lake.head().txn_id, NO_TABLE_VERSION)
+    assert found is not None
+    return found.changes
+
+
 def test_a_table_around_the_log_is_refused(lake: IcebergLake) -> None:
     lake.catalog.create_namespace("db")
     lake.catalog.create_table(NAME, lake.schema, location=f"file://{lake.path}/table")
@@ -546,6 +606,9 @@ def test_a_reader_of_an_expired_version_says_so(lake: IcebergLake) -> None:
 @pytest.mark.process
 def test_the_job_needs_no_jvm(lake: IcebergLake) -> None:
     command = [sys.executable, str(ROOT / "jobs/compact.py"), lake.path, lake.target.table, "--now"]
+    conf = [*command, "--conf", "a=b"]
+    done = subprocess.run(conf, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "written without it" in done.stderr
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert ids(lake) == [1, 2, 3] and "SPARK" not in done.stderr.upper()

@@ -19,7 +19,6 @@ from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Promise
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.lifecycle.table import TableState, check_history, is_burned, snapshot_of
-from tests.lifecycle.iceberg_table import Iceberg, IcebergLake, configure
 from tests.lifecycle.lakes import Lake
 from tests.lifecycle.table import ModelTable
 
@@ -135,6 +134,8 @@ def make_format(
 
     def make(*keys: str, **target: Any) -> Format:
         if request.param == "iceberg":
+            from tests.lifecycle.iceberg_table import Iceberg, IcebergLake, configure
+
             url = configure(monkeypatch, tmp_path)
             return Iceberg(IcebergLake(tmp_path, *keys, table=url, schema=COLUMNS, **target))
         lake = Lake(tmp_path, *keys, schema=COLUMNS, **target)
@@ -350,7 +351,7 @@ def test_the_deleted_keys_of_a_range_have_its_number_and_a_table_of_their_own(
     make_format: MakeFormat,
 ) -> None:
     of = make_format("id", sequence_by="n", delete_when="gone", tombstone_horizon_ms=10**12)
-    if isinstance(of, Iceberg):
+    if of.lake.target.table.startswith("iceberg:"):
         pytest.skip("the format keeps no tombstones")
     of.lake.append([row(1, 5, gone=True)])
     state = of.lake.intent()
