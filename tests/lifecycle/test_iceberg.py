@@ -511,6 +511,17 @@ def test_a_new_table_is_partitioned_by_columns(lake: IcebergLake) -> None:
     assert ids(lake) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("keys", [[], ["id"]])
+def test_manifests_are_merged_and_each_row_stays(lake: IcebergLake, keys: list[str]) -> None:
+    properties = {"commit.manifest.min-count-to-merge": "2"}
+    for number in range(4, 9):
+        compact(lake, keys=keys, properties=properties)
+        lake.append([value(number)])
+    snapshot = lake.iceberg().current_snapshot()
+    assert snapshot is not None and len(snapshot.manifests(lake.iceberg().io)) <= 2
+    assert ids(lake) == [*range(1, 8)]
+
+
 def test_a_table_that_does_not_fit_is_refused_before_the_promise(lake: IcebergLake) -> None:
     required = NestedField(2, "must", StringType(), required=True)
     made_before(lake, ID, NestedField(3, "v", UUIDType(), required=False))

@@ -204,31 +204,28 @@ class History:
             return Change(version, "snapshot without a summary", undoes=True)
         texts = summary.additional_properties
         operation = summary.operation.value
-        parent = self._snapshots.get(snapshot.parent_snapshot_id or 0)
         named = _range_of(texts.get(RANGE))
         return Change(
             version,
             operation,
-            undoes=not named and _undoes(operation, texts, parent),
+            undoes=not named and _undoes(operation, texts),
             rows=_number(texts, "added-records"),
             bytes=_number(texts, "added-files-size"),
             **named,
         )
 
 
-def _undoes(operation: str, texts: Mapping[str, str], parent: Snapshot | None) -> bool:
+def _undoes(operation: str, texts: Mapping[str, str]) -> bool:
     """Whether a snapshot of another writer may have removed the rows of all versions before it.
 
     A rewrite of files has the operation "replace". An "overwrite" may be an UPDATE, a MERGE or a
-    DELETE as well: then some of the former files remain.
+    DELETE as well: then some of the former files remain beside the added ones.
     """
     if operation in ("append", "replace"):
         return False
+    added, total = (_number(texts, f"{which}-data-files") or 0 for which in ("added", "total"))
     removed = _number(texts, "deleted-data-files") or 0
-    before = parent.summary.additional_properties if parent and parent.summary else {}
-    return texts.get("replace-partitions") == "true" or (
-        removed > 0 and removed >= (_number(before, "total-data-files") or 0)
-    )
+    return texts.get("replace-partitions") == "true" or (removed > 0 and total <= added)
 
 
 def _number(texts: Mapping[str, str], name: str) -> int | None:

@@ -126,7 +126,10 @@ class IcebergTable:
         from pyiceberg.exceptions import TableAlreadyExistsError
 
         catalog, identifier = self._place.catalog, self._place.identifier
-        catalog.create_namespace_if_not_exists(identifier.rpartition(".")[0])
+        namespace = identifier.rpartition(".")[0]
+        # Who may create a table may not always create a namespace.
+        if not catalog.namespace_exists(namespace):
+            catalog.create_namespace_if_not_exists(namespace)
         properties = {**_MERGES_MANIFESTS, **dict(self.target.properties)}
         columns = schema.to_arrow(stored(spark_schema))
         try:
