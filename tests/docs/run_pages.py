@@ -22,6 +22,8 @@ from tests.docs.pages import PAGES, Block, blocks
 
 START = "sparkwal/docs/start.md"
 COOKBOOK = "sparkwal/docs/cookbook.md"
+# The catalog of Iceberg tables that pages name.
+CATALOG = "PYICEBERG_CATALOG__LAKE__"
 # The server that a page names, and where the tests name theirs.
 STORE = "https://store.example.com:9000"
 ENDPOINT = "AWS_ENDPOINT_URL"
@@ -53,6 +55,9 @@ def run_page(spark: SparkSession, page: list[Block], logs: str, folder: Path) ->
     """Runs the blocks in order. Streams end what they have to do after each."""
     rows = folder / "in"
     rows.mkdir(parents=True)
+    os.environ[f"{CATALOG}TYPE"] = "sql"
+    os.environ[f"{CATALOG}URI"] = f"sqlite:///{folder}/catalog.db"
+    os.environ[f"{CATALOG}WAREHOUSE"] = f"file://{folder}/lake"
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     (rows / "0.json").write_text("\n".join(json.dumps({"id": n}) for n in range(5)))
     names: dict[str, Any] = {
