@@ -155,11 +155,13 @@ class Promise:
         table: the table. Its `k` is the number of the range.
         logs: the logs of the table, by the names of their sequencers.
         timestamp_ms: the time of the record.
+        read: a record of each of some logs, for a writer that need not read it again.
     """
 
     table: TableInChain
     logs: Mapping[str, LogInChain]
     timestamp_ms: int
+    read: Mapping[str, arrowfile.Opened] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def target(self) -> Target:

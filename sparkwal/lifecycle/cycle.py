@@ -12,7 +12,7 @@ the range is given up, and each half of the logs gets a range of its own, until 
 whose rows it refuses. A log that does not fit, or is refused, stops no other.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -49,6 +49,7 @@ from sparkwal.protocol.lifecycle_steps import burned, done, promised, with_logs,
 from sparkwal.protocol.records import first_at_or_after, live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.segments import with_copies
+from sparkwal.protocol.slots import SlotRecord
 from sparkwal.protocol.view import LogView
 from sparkwal.reading.listing import list_logs
 from sparkwal.reading.rows import pieces_of, read_pieces
@@ -410,7 +411,7 @@ class Cycle:
 
     def _finish(self, table: Table) -> dict[str, Range]:
         """Finish the open range, as `finish_range`. A log that was left out gets its error."""
-        present = {log.log.name for log in self.present}
+        present = {log.log.name: log.head and log.head.live for log in self.present}
         self.record, ranges, bad = finish_range(self.chain, self.record, table, present)
         self.has_written = True
         self.errors |= bad
@@ -552,7 +553,7 @@ def put_promise(chain: Chain, record: ChainRecord, target: Target) -> ChainRecor
 
 
 def finish_range(
-    chain: Chain, record: ChainRecord, table: Table, present: Set[str]
+    chain: Chain, record: ChainRecord, table: Table, present: Mapping[str, SlotRecord | None]
 ) -> tuple[ChainRecord, dict[str, Range], dict[str, SparkWalError]]:
     """Finish the open range, or give it up if a log in it is bad and others wait.
 
@@ -563,7 +564,8 @@ def finish_range(
         chain: puts the record.
         record: the newest record, with the open range.
         table: the table.
-        present: the logs that wait for the table. A single one waits until it is repaired.
+        present: the logs that wait for the table, and the last record of each, if it was read. A
+            single one waits until it is repaired.
 
     Returns:
         As `close_range`, and the errors of the bad logs.
@@ -577,7 +579,7 @@ def finish_range(
     failed: ReadError | WriteError | None = None
     bad: dict[str, SparkWalError] = {}
     try:
-        snapshot = write_range(chain, record, table)
+        snapshot = write_range(chain, record, table, present)
     except (ReadError, WriteError) as error:
         failed = error
     if isinstance(failed, WriteError):
@@ -589,7 +591,7 @@ def finish_range(
         if failed is not None and not bad:
             raise failed
     if failed is not None:
-        if len(present | names) == 1:
+        if len(present.keys() | names) == 1:
             raise failed
         reason = str(failed)
         events.emit(events.CompactionSuspended(chain.log.root.url, failed.stage, reason))
@@ -608,7 +610,12 @@ def is_refusal(error: SparkWalError) -> bool:
 
 
 def write_range(
-    chain: Chain, record: ChainRecord, table: Table, *, burns: bool = False
+    chain: Chain,
+    record: ChainRecord,
+    table: Table,
+    read: Mapping[str, SlotRecord | None] = MappingProxyType({}),
+    *,
+    burns: bool = False,
 ) -> TableState:
     """Write until the newest snapshot has the transaction of the range, and return that snapshot.
 
@@ -616,6 +623,7 @@ def write_range(
         chain: the chain of the path.
         record: the newest record, with the open range.
         table: the table.
+        read: the last records of logs, which were read already.
         burns: write the transaction without the rows. The table decides between this and a slow
             writer of the range: the first commit wins.
 
@@ -625,7 +633,8 @@ def write_range(
         ConfirmError: the table may have lost rows.
         MovedOn: another process changed the lifecycle first.
     """
-    promise = promise_to(record, table.target)
+    known = {name: head for name, head in read.items() if head is not None}
+    promise = replace(promise_to(record, table.target), read=known)
     attempts = 0
     with chain.unless_moved_on(record):
         while (snapshot := confirm(promise, table)).k != promise.table.k:

@@ -2,14 +2,17 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys, schema
+from sparkwal.format.arrowfile import Opened
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import OpenRange
 from sparkwal.format.merging import union_of
@@ -35,6 +38,7 @@ _SAMPLES = 8
 # A smaller read task costs more to start than to run.
 _SMALLEST_TASK = 4 * 2**20
 _LARGEST_TASK = 128 * 2**20
+_NONE: Mapping[Any, Any] = MappingProxyType({})
 # Reading one record takes as long as reading this many bytes.
 _RECORD = 64 * 2**10
 
@@ -235,11 +239,12 @@ def plan_ranges(
     *,
     parallelism: int | None,
     looked: Mapping[str, Looked] | None = None,
+    known: Mapping[str, Opened] = _NONE,
     clock: Clock = SYSTEM,
 ) -> PlannedRead:
     """Plan a read of ranges of several logs, in the order of the ranges and then of positions.
 
-    It costs 1 GET for each record, and without `looked` 1 LIST and 1 GET for the floors. The
+    It costs 1 GET for each other record, and without `looked` 1 LIST and 1 GET for the floors. The
     columns are those of each log's last record in its range.
 
     Args:
@@ -247,6 +252,7 @@ def plan_ranges(
         ranges: the ranges, one for each log.
         parallelism: the number of tasks that run at once, or None if it is unknown.
         looked: the last look at the floor of each log, by sequencer.
+        known: a record of each of some logs, by sequencer, that was read already.
         clock: replaces the system's clock.
 
     Raises:
@@ -261,13 +267,13 @@ def plan_ranges(
         if seen is not None:
             floor.take(seen)
         try:
-            return _planned(floor, range_, DEFAULT_WINDOW)
+            return _planned(floor, range_, DEFAULT_WINDOW, known.get(range_.sequencer))
         except InvalidLogError:
             # The log may have another window.
             window = find_head(log).window
             if window == DEFAULT_WINDOW:
                 raise
-            return _planned(floor, range_, window)
+            return _planned(floor, range_, window, known.get(range_.sequencer))
 
     planned = [*run_parallel(root.store, plan, ranges)]
     columns = (
@@ -302,7 +308,9 @@ class _PlannedRange:
     bytes: int
 
 
-def _planned(floor: Floor, range_: OpenRange, window: int) -> _PlannedRange:
+def _planned(
+    floor: Floor, range_: OpenRange, window: int, known: Opened | None = None
+) -> _PlannedRange:
     log = floor.log
     start = range_.cut
     end = range_.to
@@ -318,7 +326,11 @@ def _planned(floor: Floor, range_: OpenRange, window: int) -> _PlannedRange:
             last[-1].spark_schema if last else "",
             size,
         )
-    records = [*_records(floor, window, start, end, at_once=WIDEST_PROBE)]
+    cached = dict[int, SlotRecord]()
+    if isinstance(known, SlotRecord) and known.header.window == window:
+        # As if it was read here: more of its rows would make a large task.
+        cached = {known.header.position: replace(known, front=known.front[:GLANCE])}
+    records = [*_records(floor, window, start, end, at_once=WIDEST_PROBE, cached=cached)]
     pieces = [piece for record in records for piece in pieces_of(log, record)]
     size = sum(piece.length for piece in pieces)
     count = max(1, -(-size // _LARGEST_TASK))
@@ -331,10 +343,16 @@ def _planned(floor: Floor, range_: OpenRange, window: int) -> _PlannedRange:
 
 
 def _records(
-    floor: Floor, window: int, start: int, end: int, *, at_once: int = 1
+    floor: Floor,
+    window: int,
+    start: int,
+    end: int,
+    *,
+    at_once: int = 1,
+    cached: Mapping[int, SlotRecord] = _NONE,
 ) -> Iterator[SlotRecord]:
     view = LogView(floor.log, window, floor.log_id)
-    live = live_records(view, start, end, size=GLANCE, at_once=at_once)
+    live = live_records(view, start, end, cached=cached, size=GLANCE, at_once=at_once)
     return floor.usable(start, end, live)
 
 

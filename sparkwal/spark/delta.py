@@ -146,9 +146,10 @@ class SparkDeltaTable(WrittenHistory):
         self.tombstones: Tombstones | None = None
         if target.keeps_tombstones:
             self.tombstones = SparkTombstones(spark, target, self._log, self._winners)
-        # The range that was read last, and its winning rows, the latter with tombstones only.
+        # The range that was read last, its winning rows, and all rows that are cached for it.
         self._read: tuple[Promise, _RangeRows] | None = None
-        self._cached: tuple[Promise, DataFrame] | None = None
+        self._won: tuple[Promise, DataFrame] | None = None
+        self._cached: list[DataFrame] = []
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         """Check or create the table, as `Table.prepare`."""
@@ -218,7 +219,8 @@ class SparkDeltaTable(WrittenHistory):
         try:
             # Spark would plan each log by itself.
             parallelism = session.sparkContext.defaultParallelism
-            read = plan_ranges(self._opened.root, promise.ranges, parallelism=parallelism)
+            root, known = self._opened.root, promise.read
+            read = plan_ranges(root, promise.ranges, parallelism=parallelism, known=known)
         except SparkWalError as error:
             raise ReadError(f"{range_name(promise)} is unreadable: {error}") from error
         schema = to_struct(with_hidden(read.spark_schema, *hidden))
@@ -235,20 +237,21 @@ class SparkDeltaTable(WrittenHistory):
         return self._read[1]
 
     def _winners(self, session: SparkSession, promise: Promise) -> DataFrame:
-        """The winning rows of the open range.
+        """The winning rows of the open range. With tombstones two tables take them."""
+        if self._won is None or self._won[0] != promise:
+            of = self._rows(session, promise)
+            winners = winning_rows(of.rows, self.target, is_own=True, time=of.time)
+            self._won = promise, self._cache(winners)
+        return self._won[1]
 
-        With tombstones two tables take them, so they are cached: the log is read once.
+    def _cache(self, rows: DataFrame) -> DataFrame:
+        """Cache rows, so that the log is read once.
+
+        Spark knows the size of cached rows. It sends few of them to each task, instead of
+        shuffling the table.
         """
-        if self._cached is not None and self._cached[0] == promise:
-            return self._cached[1]
-        of = self._rows(session, promise)
-        winners = winning_rows(of.rows, self.target, is_own=True, time=of.time)
-        if self.tombstones is not None:
-            if self._cached is not None:
-                self._cached[1].unpersist()
-            winners = winners.persist()
-            self._cached = promise, winners
-        return winners
+        self._cached.append(rows.persist())
+        return rows
 
     def _source(
         self, session: SparkSession, promise: Promise, tombstones_version: int
@@ -260,7 +263,7 @@ class SparkDeltaTable(WrittenHistory):
             reader = session.read.format("delta").option("versionAsOf", tombstones_version)
             tombstones = reader.load(spark_path(self.target.tombstones))
         if of.partial:
-            return merged_partial_rows(
+            merged = merged_partial_rows(
                 of.rows,
                 self.target,
                 session.read.format("delta").load(self._path),
@@ -269,25 +272,30 @@ class SparkDeltaTable(WrittenHistory):
                 is_own=True,
                 time=of.time,
             )
+            return self._cache(merged)
         winners = self._winners(session, promise)
         return winners if tombstones is None else without_late(winners, tombstones, self.target)
 
     def _forget_range(self) -> None:
-        self._read = None
-        if self._cached is not None:
-            self._cached[1].unpersist()
-            self._cached = None
+        self._read = self._won = None
+        while self._cached:
+            self._cached.pop().unpersist()
 
     def _merge(self, session: SparkSession, source: DataFrame, names: Sequence[str]) -> None:
         target = self.target
-        if target.delete_when:
+        # Spark joins faster by `=`, which finds no null. This also fills the cache.
+        has_null = [F.max(F.col(quoted(key)).isNull()) for key in target.keys]
+        row = source.select(*has_null).first()
+        signs = ["<=>" if is_null else "=" for is_null in row or ()]
+        if target.delete_when and "=" not in signs:
             source = self._without_null_key_delete(session, source)
         # py4j converts a dict to a Java map.
         values = {quoted(name): f"s.{quoted(name)}" for name in names}
         in_table = columns(self._log.spark_schema)
         after: dict[str, Any] = after_merge(names, target.keys, names, in_table)
         updates = {quoted(name): value._jc for name, value in after.items()}
-        same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in target.keys)
+        pairs = zip(map(quoted, target.keys), signs, strict=True)
+        same = " AND ".join(f"t.{key} {sign} s.{key}" for key, sign in pairs)
         by = quoted(target.sequence_by)
         newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})" if target.sequence_by else None
         table = delta_tables(session).forPath(session._jsparkSession, self._path).alias("t")

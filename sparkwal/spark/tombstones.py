@@ -139,15 +139,17 @@ class SparkTombstones(WrittenHistory):
                 winners.select(by).schema[0].dataType,
                 DateType | TimestampType | TimestampNTZType,
             )
+            is_deleted = F.col(DELETES) & by.isNotNull()
+            newest = F.max(F.unix_micros(by.cast("timestamp"))) if is_time else F.lit(None)
+            row = winners.agg(F.max(is_deleted), newest).first()
+            has_deleted, newest_us = row or (None, None)
             limit_us = promise.timestamp_ms * 1000
             if is_time:
                 # The horizon ends at the newest sequence, or now if that is earlier. So a log of
                 # old rows keeps its tombstones, and a sequence in the future drops none early.
-                row = winners.agg(F.max(F.unix_micros(by.cast("timestamp")))).first()
-                newest = row[0] if row else None
-                limit_us = min(limit_us, _EARLIEST_US if newest is None else newest)
+                limit_us = min(limit_us, _EARLIEST_US if newest_us is None else newest_us)
             limit_us -= self._target.tombstone_horizon_ms * 1000
-            deleted = winners.where(F.col(DELETES) & by.isNotNull()).select(
+            deleted = winners.where(is_deleted).select(
                 *(F.col(quoted(key)).alias(key) for key in self._target.keys),
                 by.alias(SEQUENCE),
                 F.expr(f"timestamp_millis({promise.timestamp_ms}L)").alias(DELETED_AT),
@@ -157,7 +159,12 @@ class SparkTombstones(WrittenHistory):
                 expired = f"unix_micros(CAST(t.{SEQUENCE} AS TIMESTAMP)) < {limit_us}L"
                 deleted = deleted.alias("t").where(f"NOT {expired}")
             with table_lock(self._path):
-                self._merge(session, deleted.repartition(1), expired)
+                if has_deleted:
+                    self._merge(session, deleted.repartition(1), expired)
+                else:
+                    # The transaction alone.
+                    empty = session.createDataFrame([], deleted.schema)
+                    empty.write.format("delta").mode("append").save(self._path)
 
     def _merge(self, session: SparkSession, deleted: DataFrame, expired: str) -> None:
         names = [*map(quoted, self._target.keys), SEQUENCE, DELETED_AT]
