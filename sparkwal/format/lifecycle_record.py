@@ -34,8 +34,15 @@ NO_TABLE_VERSION = -1
 # In the JSON each of these is an object: {sequencer: value}. So is "table", the place of the log's
 # table in the list of tables.
 _OF_LOGS = ("log_id", "cut", "to", "floor")
-# The same, with the logs only whose value is not 0. An empty one is left out.
-_OF_SOME_LOGS = ("without_rows", "unreadable", "refused_ms", "tried_ms")
+# The same, with the logs only whose value is not this one. An empty one is left out.
+_OF_SOME_LOGS = {
+    "without_rows": 0,
+    "unreadable": 0,
+    "refused_ms": 0,
+    "tried_ms": 0,
+    "collected": 0,
+    "at_rest": "",
+}
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,9 @@ class LogInChain:
         refused_ms: the time when the table first refused a range of this log alone, in milliseconds
             since 1970; 0 since a range of it was done.
         tried_ms: the time when it did so last.
+        collected: a collection deleted all that it may below this position.
+        at_rest: names the log's newest object while the table has all of its rows; "" if it is
+            unknown. As `collected` it saves requests, and no rule needs it.
     """
 
     log_id: str
@@ -111,11 +121,18 @@ class LogInChain:
     unreadable: Whole = 0
     refused_ms: Whole = 0
     tried_ms: Whole = 0
+    collected: Whole = 0
+    at_rest: str = ""
 
     @property
     def is_open(self) -> bool:
         """Whether positions of the log are promised to its table and not confirmed there."""
         return self.to > self.cut
+
+    @property
+    def is_released(self) -> bool:
+        """Whether its table has all that the chain promised, and the log keeps none of that."""
+        return bool(self.table) and self.floor == self.cut == self.to
 
     @property
     def start(self) -> int:
@@ -324,7 +341,10 @@ def _decoded(metadata: dict[bytes, bytes] | None, location: str) -> ChainRecord:
     for sequencer in sorted(names):
         # A missing value gives None, which no field takes.
         values = {name: (maps[name] or {}).get(sequencer) for name in _OF_LOGS}
-        values |= {name: (maps[name] or {}).get(sequencer, 0) for name in _OF_SOME_LOGS}
+        values |= {
+            name: (maps[name] or {}).get(sequencer, default)
+            for name, default in _OF_SOME_LOGS.items()
+        }
         index = (maps["table"] or {}).get(sequencer)
         if index is not None:
             if type(index) is not int or not 0 <= index < len(urls):

@@ -13,6 +13,7 @@ whose rows it refuses. A log that does not fit, or is refused, stops no other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -34,7 +35,7 @@ from sparkwal.lifecycle.collecting.collection import Safeguards, collect, forget
 from sparkwal.lifecycle.consumers.readers import look_at_readers
 from sparkwal.lifecycle.known_log import Collection, KnownLog, Range, noted, other_logs
 from sparkwal.lifecycle.opening import check_same_target
-from sparkwal.lifecycle.policy import Policy, decide_together, measure
+from sparkwal.lifecycle.policy import Policy, at_rest, decide_together, measure
 from sparkwal.lifecycle.table import (
     Table,
     TableConflict,
@@ -44,7 +45,7 @@ from sparkwal.lifecycle.table import (
     is_burned,
     write_open_range,
 )
-from sparkwal.protocol.chain import Chain
+from sparkwal.protocol.chain import Chain, MovedOn
 from sparkwal.protocol.lifecycle_steps import burned, done, promised, with_logs, with_table
 from sparkwal.protocol.records import first_at_or_after, live_records
 from sparkwal.protocol.recovery import find_head
@@ -69,6 +70,10 @@ _FIRST_PAUSE = 0.5
 _SHORTEST_WAIT_MS = 60_000
 # After so many refused logs, and none that the table took, a run ends: the rows are not the cause.
 _MOST_REFUSED = 8
+# A PUT costs as much as a dozen GETs.
+_WORTH_A_RECORD = 12
+# In a chain of more logs the notes would fill its record.
+_MOST_NOTED = 2000
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ class Cycle:
     @property
     def sound(self) -> list[KnownLog]:
         """The logs that still take part."""
-        return [log for log in self.present if log.error is None]
+        return [log for log in self.logs.values() if log.takes_part]
 
     @property
     def results(self) -> dict[str, Run | SparkWalError]:
@@ -165,6 +170,7 @@ class Cycle:
         self._move_floors()
         if collects:
             self.collect([log for log in self.sound if self._has_uncollected(log)])
+        self._note()
         if not self.has_written:
             self._confirm_forward(floor_moved=self.record is not before)
 
@@ -206,7 +212,7 @@ class Cycle:
 
         def range_of(log: KnownLog) -> OpenRange | None:
             before_ms = due[log.log.name].before_ms
-            live = log.live_head.live
+            live = log.head.live if log.head else None
             if whole and live and log.measured and log.measured.first_ms is not None:
                 before_ms = live.header.timestamp_ms
             return self._range_until(log, before_ms)
@@ -256,11 +262,15 @@ class Cycle:
         return [result for result in results if result is not None]
 
     def _measure(self, log: KnownLog, policy: Policy, now_ms: int) -> None:
+        state = log.state(self.record)
+        if log.head is None:
+            log.measured = at_rest(state)
+            return
         with self.chain.unless_moved_on(self.record):
             log.measured = measure(
                 log.log,
                 log.live_head,
-                log.state(self.record),
+                state,
                 policy,
                 now_ms,
                 has_table=self.safeguards.table is not None,
@@ -411,7 +421,7 @@ class Cycle:
 
     def _finish(self, table: Table) -> dict[str, Range]:
         """Finish the open range, as `finish_range`. A log that was left out gets its error."""
-        present = {log.log.name: log.head and log.head.live for log in self.present}
+        present = {log.log.name: log.head.live if log.head else None for log in self.present}
         self.record, ranges, bad = finish_range(self.chain, self.record, table, present)
         self.has_written = True
         self.errors |= bad
@@ -451,9 +461,31 @@ class Cycle:
         if not moved:
             return
         record = with_logs(self.record, moved, self.safeguards.grace_ms)
-        self.record = self.chain.put(record)
+        self.record = self.chain.put(with_logs(record, self._notes(record), 0))
         for name, state in moved.items():
             events.emit(events.FloorMoved(path=self.logs[name].log.url, floor=state.floor))
+
+    def _notes(self, record: ChainRecord) -> dict[str, LogInChain]:
+        """The logs of a record that change by what spares the next process requests."""
+        if len(record.logs) > _MOST_NOTED:
+            bare = {
+                name: replace(log, at_rest="", collected=0) for name, log in record.logs.items()
+            }
+        else:
+            bare = {
+                log.log.name: log.with_notes(record.logs[log.log.name])
+                for log in self.sound
+                if log.log.name in record.logs
+            }
+        return {name: log for name, log in bare.items() if log != record.logs[name]}
+
+    def _note(self) -> None:
+        """Put a record with such notes, if it spares more than it costs."""
+        notes = self._notes(self.record)
+        # A user may have no permission to put one.
+        with suppress(MovedOn, OptionError):
+            if len(notes) >= _WORTH_A_RECORD:
+                self.record = self.chain.put(with_logs(self.record, notes, 0))
 
     def _has_uncollected(self, log: KnownLog) -> bool:
         """Whether a collection may take something of a log that the last one did not."""
@@ -512,8 +544,8 @@ def look(chain: Chain, policy: Policy, safeguards: Safeguards, logs: Iterable[Kn
     logs = [*logs]
     [*run_parallel(chain.log.store, lambda log: log.begin_run(record), logs)]
     cycle = Cycle(chain, policy, safeguards, record, {log.log.name: log for log in logs})
-    present = [(log.log, log.log_id) for log in cycle.present]
-    for name, error in other_logs(record, present).items():
+    read = [(log.log, log.log_id) for log in cycle.present if log.head is not None]
+    for name, error in other_logs(record, read).items():
         cycle.logs[name].error = error
     return cycle
 

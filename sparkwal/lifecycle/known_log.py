@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
@@ -107,9 +108,10 @@ class KnownLog:
     """What a process knows of a log beside the chain, from one run to the next.
 
     Attributes:
-        head: its head at the last look.
-        newest: its newest object in the last LIST of the path.
+        head: its head at the last look; None if nothing is new since the chain noted it at rest.
+        newest: its newest object in this run's LIST of the path.
         page: its records in that LIST, until its head is looked up.
+        is_listed: that LIST belongs to the next run.
         is_small: that LIST shows all of its records, and many logs were listed.
         is_head_newest: `head` counts while `newest` is the object of its last record. The store
             must list ETags: a recreated log may have the same numbers.
@@ -130,6 +132,7 @@ class KnownLog:
     head: Head | None = None
     newest: Entry | None = None
     page: Page | None = None
+    is_listed: bool = False
     is_small: bool = False
     is_head_newest: bool = False
     measured: LogState | None = None
@@ -176,7 +179,7 @@ class KnownLog:
         is_same = self.newest == newest and self.newest.etag == newest.etag != ""
         # §10: a head counts while the log's newest object is its record
         self.is_head_newest = self.is_head_newest and is_same
-        self.newest, self.page = newest, page
+        self.newest, self.page, self.is_listed = newest, page, True
         self.is_small = page is not None and not page.more
 
     def begin_run(self, record: ChainRecord) -> None:
@@ -188,16 +191,40 @@ class KnownLog:
         self.found = "no log"
         self.finished = self.compacted = self.collection = None
         self.error = self.floor_error = None
-        try:
-            self._find_head()
-        except SparkWalError as error:
-            self.error = error
-            return
-        head = self.live_head
+        if not self.is_listed:
+            # A LIST of an earlier run shows nothing of this one.
+            self.newest, self.page, self.is_head_newest = None, None, False
+        self.is_listed = False
         state = record.log(self.log.name)
+        if state is not None and not self.is_head_newest and self._is_at_rest(state):
+            self.head, self.found = None, "at rest"
+        else:
+            with noted(self):
+                self.look(state)
+        if state is not None and self.takes_part:
+            self.collected = max(self.collected, state.collected)
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether the log exists, and nothing keeps it from the run."""
+        return self.found != "no log" and self.error is None
+
+    def look(self, state: LogInChain | None) -> None:
+        """Find the head of the log, unless it is known, and its state in the chain.
+
+        Args:
+            state: the log in the newest record of the chain.
+
+        Raises:
+            SparkWalError: the log cannot take part in the run.
+        """
+        self.found = "no log"
+        self._find_head()
+        head = self.live_head
         if head.live is None:
-            # The chain shows that these records were complete once.
-            self.error = head.torn[0] if head.torn and state else None
+            if head.torn and state:
+                # The chain shows that these records were complete once.
+                raise head.torn[0]
             return
         self.found = "no lifecycle"
         if state is not None:
@@ -205,7 +232,35 @@ class KnownLog:
             # A log that ends below its floor was restored from an older copy.
             if head.gap < state.floor:
                 cut = ends_before(self.log.url, head.gap, state.floor)
-                self.error = PlanError(f"{cut}. Restore lifecycle/ of that copy too")
+                raise PlanError(f"{cut}. Restore lifecycle/ of that copy too")
+
+    def _is_at_rest(self, state: LogInChain) -> bool:
+        """Whether the chain shows that nothing of the log is left to bring or to release."""
+        # §10: a head stays unread while the log's newest object is the one that the chain noted
+        return state.is_released and state.at_rest == self._name_of_newest(state) != ""
+
+    def _name_of_newest(self, state: LogInChain) -> str:
+        """The log's newest object, as a short text; "" without a LIST that shows its ETag.
+
+        A recreated log may have the same numbers, and its objects other ETags. The text counts only
+        for this table and this cut.
+        """
+        if self.newest is None or not self.newest.etag:
+            return ""
+        parts = (self.newest.key, self.newest.etag, state.log_id, state.table, str(state.cut))
+        return sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def with_notes(self, state: LogInChain) -> LogInChain:
+        """The log in the chain, with what spares the next process requests."""
+        state = replace(state, collected=max(state.collected, min(self.collected, state.floor)))
+        if self.head is None or not self.is_head_newest or not state.is_released:
+            return state
+        gap, seen = self.head.gap, self.measured
+        # The records after the cut may be those of leaders.
+        has_no_rows = seen is not None and seen.first_ms is None and seen.counted >= gap
+        if state.cut >= gap or has_no_rows:
+            return replace(state, at_rest=self._name_of_newest(state))
+        return state
 
     def _find_head(self) -> None:
         page, self.page = self.page, None

@@ -314,6 +314,17 @@ def measure(
     return replace(state, retained_from=_retained_from(log, head, chain.floor, policy, now_ms))
 
 
+def at_rest(chain: LogInChain) -> LogState:
+    """The state of a log without new rows. It costs no request."""
+    return LogState(
+        chain.log_id,
+        chain.start,
+        has_table=bool(chain.table),
+        counted=chain.start,
+        retained_from=chain.floor,
+    )
+
+
 def _count(log: LogStore, head: Head, state: LogState, policy: Policy, now_ms: int) -> LogState:
     """Add the first commit's time, and the commits that are older than the window if needed."""
     window_start_ms = _window_start(policy, now_ms)

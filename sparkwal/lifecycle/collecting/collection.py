@@ -17,7 +17,7 @@ from sparkwal.format.arrowfile import open_front
 from sparkwal.format.lifecycle_record import ChainRecord, LogInChain
 from sparkwal.lifecycle.collecting.erasing import erase_rows
 from sparkwal.lifecycle.consumers.readers import Readers, look_at_readers
-from sparkwal.lifecycle.known_log import Collection, KnownLog
+from sparkwal.lifecycle.known_log import Collection, KnownLog, noted, other_logs
 from sparkwal.lifecycle.table import Table, confirm
 from sparkwal.protocol.archive import named_records
 from sparkwal.protocol.chain import KEPT_RECORDS, Chain, MovedOn, record_at
@@ -285,6 +285,19 @@ def collect(
         if part.error is None and (part.bound > part.known.collected or part.erasable > part.first)
     ]
     if not due or readers is None:
+        return collections, record
+
+    def look(known: KnownLog, state: LogInChain) -> None:
+        with noted(known):
+            known.look(state)
+        if known.takes_part:
+            others = other_logs(record, [(known.log, known.log_id)])
+            known.error = others.get(known.log.name)
+
+    unread = [part for part in due if part.known.head is None]
+    [*run_parallel(chain.log.store, lambda part: look(part.known, part.state), unread)]
+    due = [part for part in due if part.known.takes_part]
+    if not due:
         return collections, record
     uploads = _uploads([part.log for part in due])
 
