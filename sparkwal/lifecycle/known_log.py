@@ -236,18 +236,19 @@ class KnownLog:
 
     def _is_at_rest(self, state: LogInChain) -> bool:
         """Whether the chain shows that nothing of the log is left to bring or to release."""
-        # §10: a head stays unread while the log's newest object is the one that the chain noted
         return state.is_released and state.at_rest == self._name_of_newest(state) != ""
 
     def _name_of_newest(self, state: LogInChain) -> str:
         """The log's newest object, as a short text; "" without a LIST that shows its ETag.
 
-        A recreated log may have the same numbers, and its objects other ETags. The text counts only
-        for this table and this cut.
+        The text counts only for this table and this cut.
         """
-        if self.newest is None or not self.newest.etag:
+        newest = self.newest
+        if newest is None or not newest.etag:
             return ""
-        parts = (self.newest.key, self.newest.etag, state.log_id, state.table, str(state.cut))
+        # SAFETY(unread-same-object) §10: a head stays unread only while the log's newest object, by
+        # its ETag, is the one that the chain noted. A recreated log may have the same numbers
+        parts = (newest.key, newest.etag, state.log_id, state.table, str(state.cut))
         return sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def with_notes(self, state: LogInChain) -> LogInChain:

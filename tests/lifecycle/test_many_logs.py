@@ -14,6 +14,7 @@ from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
 from sparkwal.format import keys
 from sparkwal.format.consumer_record import LogPosition
 from sparkwal.format.lifecycle_record import MERGE, Target
+from sparkwal.lifecycle import cycle as cycles
 from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.known_log import Collection
@@ -192,6 +193,128 @@ def test_each_cycle_makes_exactly_these_requests(lives: Lives, logs: int) -> Non
     assert compacted(process.run_all()) == {}
     # Nothing waits for the grace any more.
     assert lives.requests() == {"LIST": 3, "GET": 1}
+
+
+def at_rest(lives: Lives, logs: int) -> list[str]:
+    """So many logs whose rows are in the table."""
+    names = [f"s{number:02d}" for number in range(logs)]
+    for name in names:
+        lives.write(name)
+    lives.process().run_all()
+    lives.requests()
+    return names
+
+
+@pytest.mark.parametrize("logs", [1, 50])
+def test_a_new_process_reads_no_log_at_rest(lives: Lives, logs: int) -> None:
+    at_rest(lives, logs)
+    results = lives.process().run_all()
+    assert {run.found for run in results.values() if isinstance(run, Run)} == {"at rest"}
+    # As in the process that brought the rows: the path, the chain, and the ages of two records.
+    assert lives.requests() == {"LIST": 3, "GET": 3}
+
+
+def test_what_time_frees_of_logs_at_rest_is_collected_by_new_processes(lives: Lives) -> None:
+    names = at_rest(lives, 20)
+    made = []
+    for _ in range(2):
+        lives.later(GRACE_MS + 1)
+        for _ in range(2):
+            results = lives.process().run_all()
+            assert all(isinstance(run, Run) for run in results.values()), results
+            made.append(lives.requests())
+    deleting, waiting, erasing, again = made
+    assert deleting.total() <= 3 * 20 + 15 and waiting.total() <= 15
+    assert erasing["PUT"] >= 20
+    # The newest object of each log is another one now.
+    assert again["GET"] <= 20 + 5
+    lives.process().run_all()
+    assert lives.requests() == {"LIST": 3, "GET": 1}
+    for name in names:
+        done = lives.process(name=name).collect(dry_run=True)
+        assert done is not None and (done.objects, done.with_rows) == (0, 0)
+
+
+def test_a_new_process_brings_the_rows_of_the_logs_that_changed(lives: Lives) -> None:
+    names = at_rest(lives, 20)
+    for name in names[:3]:
+        lives.write(name)
+    lives.requests()
+    assert {*compacted(lives.process().run_all())} == {*names[:3]}
+    assert lives.rows == lives.written
+    lives.process().run_all()
+    assert lives.requests()["GET"] <= 30
+
+
+def test_leader_records_alone_are_read_by_one_new_process(lives: Lives) -> None:
+    names = at_rest(lives, 20)
+    for name in names:
+        lives.write(name, 0)
+    lives.requests()
+    lives.process().run_all()
+    assert lives.requests()["GET"] >= 20
+    assert {*lives.process().run_all()} == {*names}
+    assert lives.requests() == {"LIST": 3, "GET": 3}
+
+
+def test_a_log_at_rest_that_was_recreated_with_as_many_records_is_read(lives: Lives) -> None:
+    at_rest(lives, 2)
+    prefix = keys.batches_prefix("wal/sequencers/s01")
+    before = [key for key in lives.store.objects if key.startswith(prefix)]
+    for key in before:
+        lives.store.delete(key)
+    lives.write("s01")
+    assert before == [key for key in lives.store.objects if key.startswith(prefix)]
+    results = lives.process().run_all()
+    assert isinstance(results["s01"], PlanError) and "recreated" in str(results["s01"])
+    assert isinstance(results["s00"], Run)
+
+
+def test_where_a_list_shows_no_etag_each_head_is_read(lives: Lives) -> None:
+    at_rest(lives, 20)
+    plain = MemoryStore()
+    plain.objects = lives.store.objects
+    lives.process(plain).run_all()
+    assert plain.counts["GET"] >= 20
+
+
+def test_a_log_whose_floor_a_consumer_holds_is_read(lives: Lives) -> None:
+    lives.write("a")
+    live = find_head(lives.root.sequencer("a")).live
+    assert live is not None
+    logs = {"a": LogPosition(live.header.log_id, 1)}
+    publish(lives.root, consumer("all", {}, logs=logs), is_of_all=True)
+    lives.process().run_all()
+    publish(lives.root, consumer("all", {}), is_of_all=True)
+    lives.store.delete("wal/consumers/all.all")
+    run = lives.process().run_all()["a"]
+    assert isinstance(run, Run) and run.floor == run.cut == 2
+
+
+def test_a_chain_of_too_many_logs_keeps_no_notes(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_rest(lives, 20)
+    sizes = [len(body) for key, body in lives.store.objects.items() if "/lifecycle/" in key]
+    # Twice, because Arrow stores the header twice.
+    assert max(sizes) - min(sizes) <= 20 * 100
+    before = newest_record(lives.root)
+    assert before is not None and all(log.at_rest for log in before.logs.values())
+    monkeypatch.setattr(cycles, "_MOST_NOTED", 19)
+    lives.write("s00")
+    lives.process().run_all()
+    after = newest_record(lives.root)
+    assert after is not None and not any(log.at_rest for log in after.logs.values())
+
+
+def test_a_run_of_one_log_after_a_run_of_all_finds_its_new_rows(lives: Lives) -> None:
+    lives.write("a")
+    process = lives.process(name="a")
+    process.run_all()
+    process.run_all()
+    lives.write("a")
+    assert process.run_once().compacted is not None
+    assert lives.rows == lives.written
 
 
 def test_many_new_commits_of_a_writer_with_one_in_flight_cost_one_get(lives: Lives) -> None:

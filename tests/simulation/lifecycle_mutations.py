@@ -416,6 +416,13 @@ MUTATIONS = [
         ),
     ),
     Mutation(
+        "unread-same-object",
+        "a log at rest is recreated with as many records",
+        "lifecycle/known_log.py",
+        "parts = (newest.key, newest.etag, state.log_id, state.table, str(state.cut))",
+        "parts = (newest.key, state.log_id, state.table, str(state.cut))",
+    ),
+    Mutation(
         "chain-log-id",
         "a log that is recreated, and a consumer that joins",
         "format/lifecycle_record.py",

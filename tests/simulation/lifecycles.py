@@ -180,6 +180,19 @@ def exhaustive() -> dict[str, Configuration]:
             still=("consumers",),
             deletes=True,
         ),
+        "a log at rest is recreated with as many records": Configuration(
+            {
+                "R": outsider(Call("make_log_again")),
+                "W": driver("X", "q", 1, inline=1000),
+                "A": compactor("A", of="*"),
+                "B": compactor("B", of="*"),
+            },
+            begin=lambda: after([compactor("0", of="*")], written(1)),
+            follows={"W": "R", "A": "W", "B": "W"},
+            ends={"A": "PlanError", "B": "PlanError"},
+            still=("consumers",),
+            deletes=True,
+        ),
         # A user who recreates a log during a collection may lose rows: section 10.
         "a log that is recreated before it is collected": Configuration(
             {

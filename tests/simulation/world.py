@@ -254,7 +254,8 @@ def _list(state: State, prefix: str, limit: int, after: str = "") -> tuple[State
     """The first entries, and whether there are more."""
     state = losses.noted(state, prefix)
     keys = sorted(key for key in state.objects if key.startswith(prefix) and key > after)
-    found = tuple(Entry(key, len(state.objects[key])) for key in keys[:limit])
+    bodies = ((key, state.objects[key]) for key in keys[:limit])
+    found = tuple(Entry(key, len(body), etag_of(body)) for key, body in bodies)
     return state, (found, len(keys) > limit)
 
 
