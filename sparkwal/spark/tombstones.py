@@ -174,4 +174,8 @@ class SparkTombstones(WrittenHistory):
         merge = table.merge(deleted.alias("s")._jdf, same).withSchemaEvolution()
         merge = merge.whenMatched(f"s.{SEQUENCE} > t.{SEQUENCE}").updateExpr(values)
         merge = merge.whenNotMatched().insertExpr(values)
-        merge.whenNotMatchedBySource(expired).delete().execute()
+        kept = session.read.format("delta").load(self._path).alias("t")
+        if not kept.where(expired).isEmpty():
+            # This clause writes all tombstones again.
+            merge = merge.whenNotMatchedBySource(expired).delete()
+        merge.execute()

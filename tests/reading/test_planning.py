@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkwal.format.arrowfile import Opened
 from sparkwal.format.header import Frame
+from sparkwal.format.lifecycle_record import OpenRange
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.records import live_records
 from sparkwal.protocol.view import LogView
 from sparkwal.reading.log_range import PLANNED_RECORDS, LogRange
 from sparkwal.reading.pieces import Piece
-from sparkwal.reading.planning import read_tasks
+from sparkwal.reading.planning import plan_ranges, read_tasks
 from sparkwal.reading.rows import pack, pieces_of
 from sparkwal.store.base import LogStore
 from sparkwal.testing.memory import MemoryStore
+from tests.lifecycle.timed_log import TimedLog
 from tests.protocol.query import LIMITS, Query, hints_in
 
 COMMITS = PLANNED_RECORDS + 300
@@ -79,3 +82,19 @@ def test_the_planner_imports_no_client() -> None:
     program = f"import sys, sparkwal.spark.datasource; print({unwanted} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stdout + done.stderr
+
+
+def test_a_plan_gets_no_record_that_was_read_before() -> None:
+    timed = TimedLog()
+    timed.write(0, 1, rows=5)
+    head = timed.head()
+    assert head.live is not None
+    part = OpenRange("default", head.live.header.log_id, 0, head.gap)
+    timed.requests()
+    plans, made = [], []
+    nothing: dict[str, Opened] = {}
+    for known in (nothing, {"default": head.live}):
+        plan = plan_ranges(timed.log, [part], parallelism=1, known=known, clock=timed.clock)
+        plans.append([task.pieces for group in plan.tasks for task in group])
+        made.append(timed.requests())
+    assert plans[0] == plans[1] and made[1] == made[0] - 1
