@@ -1,7 +1,7 @@
 """The tombstones of a Delta table, by Spark: see `sparkwal.lifecycle.table`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -50,11 +50,19 @@ def without_late(winners: DataFrame, tombstones: DataFrame, target: Target) -> D
     """
     by = F.col(f"s.{quoted(target.sequence_by)}")
     # In Spark NaN is greater than any other value.
-    is_late = by.isNull() | (F.col(f"d.{SEQUENCE}") > by)
-    same = (F.col(f"s.{quoted(key)}").eqNullSafe(F.col(f"d.{quoted(key)}")) for key in target.keys)
+    is_late = by.isNull() | (F.col(f"t.{SEQUENCE}") > by)
     # §10: a row that is older than the tombstone of its key is dropped
-    dropped = reduce(Column.__and__, same, ~F.col(f"s.{DELETES}") & is_late)
-    return winners.alias("s").join(tombstones.alias("d"), dropped, "left_anti")
+    dropped = same_keys(target.keys) & ~F.col(f"s.{DELETES}") & is_late
+    return winners.alias("s").join(tombstones.alias("t"), dropped, "left_anti")
+
+
+def same_keys(keys: Sequence[str]) -> Column:
+    """Whether a row `s` of the log and a row `t` of the table have the same keys.
+
+    Null equals null.
+    """
+    pairs = [F.col(f"t.{quoted(key)}").eqNullSafe(F.col(f"s.{quoted(key)}")) for key in keys]
+    return reduce(Column.__and__, pairs)
 
 
 class SparkTombstones(WrittenHistory):
@@ -159,12 +167,14 @@ class SparkTombstones(WrittenHistory):
                 expired = f"unix_micros(CAST(t.{SEQUENCE} AS TIMESTAMP)) < {limit_us}L"
                 deleted = deleted.alias("t").where(f"NOT {expired}")
             with table_lock(self._path):
-                if has_deleted:
-                    self._merge(session, deleted.repartition(1), expired)
-                else:
+                if not has_deleted:
                     # The transaction alone.
-                    empty = session.createDataFrame([], deleted.schema)
-                    empty.write.format("delta").mode("append").save(self._path)
+                    deleted = session.createDataFrame([], deleted.schema)
+                if not has_deleted or self._are_new(session, deleted, expired):
+                    # A MERGE would write all tombstones again.
+                    deleted.coalesce(1).write.format("delta").mode("append").save(self._path)
+                else:
+                    self._merge(session, deleted.repartition(1), expired)
 
     def _merge(self, session: SparkSession, deleted: DataFrame, expired: str) -> None:
         names = [*map(quoted, self._target.keys), SEQUENCE, DELETED_AT]
@@ -174,8 +184,11 @@ class SparkTombstones(WrittenHistory):
         merge = table.merge(deleted.alias("s")._jdf, same).withSchemaEvolution()
         merge = merge.whenMatched(f"s.{SEQUENCE} > t.{SEQUENCE}").updateExpr(values)
         merge = merge.whenNotMatched().insertExpr(values)
+        merge.whenNotMatchedBySource(expired).delete().execute()
+
+    def _are_new(self, session: SparkSession, deleted: DataFrame, expired: str) -> bool:
+        """Whether a MERGE of deleted keys would only add rows: none is there, and none expired."""
+        same = same_keys(self._target.keys)
         kept = session.read.format("delta").load(self._path).alias("t")
-        if not kept.where(expired).isEmpty():
-            # This clause writes all tombstones again.
-            merge = merge.whenNotMatchedBySource(expired).delete()
-        merge.execute()
+        changed = kept.join(deleted.alias("s"), same, "left")
+        return changed.where(f"{expired} OR s.{SEQUENCE} IS NOT NULL").isEmpty()
