@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.microbatch import reset, seen
 from benchmarks.peers import PEERS, Place
-from faults.processes import processes, python_workers
+from faults.processes import Process, processes, python_workers
 from sparkwal.testing.servers import s3_client
 
 if TYPE_CHECKING:
@@ -237,11 +237,16 @@ def measure_memory(
 
 def _workers() -> list[int]:
     """Python's workers of this process."""
+    return python_workers(family())
+
+
+def family() -> list[Process]:
+    """This process and those that it started."""
     found = {p.pid: p for p in processes()}
     ours = {os.getpid()}
     while more := {p.pid for p in found.values() if p.parent in ours} - ours:
         ours |= more
-    return python_workers(found[pid] for pid in ours)
+    return [found[pid] for pid in ours]
 
 
 def _peak_rss(pid: int) -> int:
