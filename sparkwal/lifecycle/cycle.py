@@ -482,7 +482,7 @@ class Cycle:
     def _note(self) -> None:
         """Put a record with such notes, if it spares more than it costs."""
         notes = self._notes(self.record)
-        # A user may have no permission to put one.
+        # A process may have no permission to put one.
         with suppress(MovedOn, OptionError):
             if len(notes) >= _WORTH_A_RECORD:
                 self.record = self.chain.put(with_logs(self.record, notes, 0))

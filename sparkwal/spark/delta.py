@@ -242,6 +242,7 @@ class SparkDeltaTable(WrittenHistory):
     def _winners(self, session: SparkSession, promise: Promise) -> DataFrame:
         """The winning rows of the open range. With tombstones two tables take them."""
         if self._won is None or self._won[0] != promise:
+            self._uncache()
             of = self._rows(session, promise)
             winners = winning_rows(of.rows, self.target, is_own=True, time=of.time)
             self._won = promise, self._cache(winners)
@@ -281,6 +282,9 @@ class SparkDeltaTable(WrittenHistory):
 
     def _forget_range(self) -> None:
         self._read = self._won = None
+        self._uncache()
+
+    def _uncache(self) -> None:
         while self._cached:
             self._cached.pop().unpersist()
 
