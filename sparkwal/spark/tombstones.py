@@ -31,6 +31,8 @@ from sparkwal.spark.readable import one_line
 _EARLIEST_US = -(2**62)
 # Whether a row of the winners deletes its key.
 DELETES = "_wal_deletes"
+# An append may replace at most this part of the tombstones: one in 8.
+_MOST_REPLACED = 8
 _MAPPING = "delta.columnMapping.mode"
 # With deletion vectors, MERGE fails on a row whose key is null (Delta 4.4).
 _VECTORS = "delta.enableDeletionVectors"
@@ -166,13 +168,12 @@ class SparkTombstones(WrittenHistory):
             if is_time:
                 expired = f"unix_micros(CAST(t.{SEQUENCE} AS TIMESTAMP)) < {limit_us}L"
                 deleted = deleted.alias("t").where(f"NOT {expired}")
+            # For the transaction alone.
+            nothing = session.createDataFrame([], deleted.schema)
             with table_lock(self._path):
-                if not has_deleted:
-                    # The transaction alone.
-                    deleted = session.createDataFrame([], deleted.schema)
-                if not has_deleted or self._are_new(session, deleted, expired):
-                    # A MERGE would write all tombstones again.
-                    deleted.coalesce(1).write.format("delta").mode("append").save(self._path)
+                added = self._added(session, deleted, expired) if has_deleted else nothing
+                if added is not None:
+                    added.coalesce(1).write.format("delta").mode("append").save(self._path)
                 else:
                     self._merge(session, deleted.repartition(1), expired)
 
@@ -186,9 +187,23 @@ class SparkTombstones(WrittenHistory):
         merge = merge.whenNotMatched().insertExpr(values)
         merge.whenNotMatchedBySource(expired).delete().execute()
 
-    def _are_new(self, session: SparkSession, deleted: DataFrame, expired: str) -> bool:
-        """Whether a MERGE of deleted keys would only add rows: none is there, and none expired."""
+    def _added(self, session: SparkSession, deleted: DataFrame, expired: str) -> DataFrame | None:
+        """The deleted keys to append, or None if a MERGE must replace some or drop expired ones.
+
+        A MERGE writes all tombstones again. Of several tombstones of a key the latest counts, so
+        few may be left for a later MERGE.
+        """
         same = same_keys(self._target.keys)
         kept = session.read.format("delta").load(self._path).alias("t")
-        changed = kept.join(deleted.alias("s"), same, "left")
-        return changed.where(f"{expired} OR s.{SEQUENCE} IS NOT NULL").isEmpty()
+        counts = kept.join(deleted.alias("s"), same, "left").agg(
+            F.count_if(F.expr(expired)),
+            F.count_if(F.col(f"s.{SEQUENCE}").isNotNull()),
+            F.count("*"),
+        )
+        row = counts.first()
+        expires, replaced, total = row or (0, 0, 0)
+        if expires or replaced * _MOST_REPLACED > total:
+            return None
+        # A MERGE keeps the tombstone with the greater sequence.
+        is_later = F.col(f"t.{SEQUENCE}") >= F.col(f"s.{SEQUENCE}")
+        return deleted.alias("s").join(kept, same & is_later, "left_anti") if replaced else deleted
