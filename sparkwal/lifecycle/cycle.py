@@ -384,6 +384,13 @@ class Cycle:
             PlanError: the table does not fit, or its delete condition fails on these rows.
             SparkWalError: none of the logs of the table can be read.
         """
+
+        def read(log: KnownLog) -> None:
+            if log.head is None:
+                log.look(log.state(self.record))
+
+        # The columns of the logs at rest count too.
+        self._each(read)
         of_table = [
             log for log in self.present if log.state(self.record).table == table.target.table
         ]

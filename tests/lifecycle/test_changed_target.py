@@ -131,6 +131,21 @@ def test_a_refused_log_is_tried_at_once(life: Life) -> None:
     assert lives.rows == lives.written
 
 
+def test_a_target_changes_while_all_logs_are_at_rest() -> None:
+    lives = Lives()
+    with_target(lives, KEYED)
+    for name in "ab":
+        lives.write(name)
+    lives.process().run_all()
+    with_target(lives, NEW)
+    lives.process(name="a").change_target()
+    state = newest_record(lives.root)
+    assert state is not None and state.tables[NEW.table].target == NEW
+    lives.requests()
+    assert all(isinstance(run, Run) for run in lives.process().run_all().values())
+    assert lives.requests()["GET"] <= 4
+
+
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_kill_at_every_store_call_is_survived(*, answered: bool) -> None:
     for calls in range(1, 80):
