@@ -1,6 +1,7 @@
 """Merges the rows of a range by keys, before they are written or read beside the table."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
@@ -11,7 +12,7 @@ from sparkwal.format.schema import quoted
 from sparkwal.reading.metadata import COLUMNS, check_reserved, name_text
 from sparkwal.reading.planning import folded_names
 from sparkwal.spark.conditions import deletes
-from sparkwal.spark.tombstones import DELETES, same_keys, without_late
+from sparkwal.spark.tombstones import DELETES, without_late
 
 # Temporary columns, which neither the log nor the table has.
 _ORDER = "_wal_order"
@@ -188,3 +189,12 @@ def _without_older(rows: DataFrame, table: DataFrame, target: Target) -> DataFra
     is_older = old.isNotNull() & ~F.coalesce(new >= old, F.lit(False))
     pairs = same_keys(target.keys)
     return rows.alias("s").join(oldest.alias("t"), pairs & is_older, "left_anti")
+
+
+def same_keys(keys: Sequence[str]) -> Column:
+    """Whether a row `s` of the log and a row `t` of the table have the same keys.
+
+    Null equals null.
+    """
+    pairs = [F.col(f"t.{quoted(key)}").eqNullSafe(F.col(f"s.{quoted(key)}")) for key in keys]
+    return reduce(Column.__and__, pairs)

@@ -1,7 +1,7 @@
 """The tombstones of a Delta table, by Spark: see `sparkwal.lifecycle.table`."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -31,8 +31,6 @@ from sparkwal.spark.readable import one_line
 _EARLIEST_US = -(2**62)
 # Whether a row of the winners deletes its key.
 DELETES = "_wal_deletes"
-# An append may replace at most this part of the tombstones: one in 8.
-_MOST_REPLACED = 8
 _MAPPING = "delta.columnMapping.mode"
 # With deletion vectors, MERGE fails on a row whose key is null (Delta 4.4).
 _VECTORS = "delta.enableDeletionVectors"
@@ -52,19 +50,11 @@ def without_late(winners: DataFrame, tombstones: DataFrame, target: Target) -> D
     """
     by = F.col(f"s.{quoted(target.sequence_by)}")
     # In Spark NaN is greater than any other value.
-    is_late = by.isNull() | (F.col(f"t.{SEQUENCE}") > by)
+    is_late = by.isNull() | (F.col(f"d.{SEQUENCE}") > by)
+    same = (F.col(f"s.{quoted(key)}").eqNullSafe(F.col(f"d.{quoted(key)}")) for key in target.keys)
     # §10: a row that is older than the tombstone of its key is dropped
-    dropped = same_keys(target.keys) & ~F.col(f"s.{DELETES}") & is_late
-    return winners.alias("s").join(tombstones.alias("t"), dropped, "left_anti")
-
-
-def same_keys(keys: Sequence[str]) -> Column:
-    """Whether a row `s` of the log and a row `t` of the table have the same keys.
-
-    Null equals null.
-    """
-    pairs = [F.col(f"t.{quoted(key)}").eqNullSafe(F.col(f"s.{quoted(key)}")) for key in keys]
-    return reduce(Column.__and__, pairs)
+    dropped = reduce(Column.__and__, same, ~F.col(f"s.{DELETES}") & is_late)
+    return winners.alias("s").join(tombstones.alias("d"), dropped, "left_anti")
 
 
 class SparkTombstones(WrittenHistory):
@@ -168,14 +158,13 @@ class SparkTombstones(WrittenHistory):
             if is_time:
                 expired = f"unix_micros(CAST(t.{SEQUENCE} AS TIMESTAMP)) < {limit_us}L"
                 deleted = deleted.alias("t").where(f"NOT {expired}")
-            # For the transaction alone.
-            nothing = session.createDataFrame([], deleted.schema)
             with table_lock(self._path):
-                added = self._added(session, deleted, expired) if has_deleted else nothing
-                if added is not None:
-                    added.coalesce(1).write.format("delta").mode("append").save(self._path)
-                else:
+                if has_deleted:
                     self._merge(session, deleted.repartition(1), expired)
+                else:
+                    # The transaction alone.
+                    empty = session.createDataFrame([], deleted.schema)
+                    empty.write.format("delta").mode("append").save(self._path)
 
     def _merge(self, session: SparkSession, deleted: DataFrame, expired: str) -> None:
         names = [*map(quoted, self._target.keys), SEQUENCE, DELETED_AT]
@@ -186,24 +175,3 @@ class SparkTombstones(WrittenHistory):
         merge = merge.whenMatched(f"s.{SEQUENCE} > t.{SEQUENCE}").updateExpr(values)
         merge = merge.whenNotMatched().insertExpr(values)
         merge.whenNotMatchedBySource(expired).delete().execute()
-
-    def _added(self, session: SparkSession, deleted: DataFrame, expired: str) -> DataFrame | None:
-        """The deleted keys to append, or None if a MERGE must replace some or drop expired ones.
-
-        A MERGE writes all tombstones again. Of several tombstones of a key the latest counts, so
-        few may be left for a later MERGE.
-        """
-        same = same_keys(self._target.keys)
-        kept = session.read.format("delta").load(self._path).alias("t")
-        counts = kept.join(deleted.alias("s"), same, "left").agg(
-            F.count_if(F.expr(expired)),
-            F.count_if(F.col(f"s.{SEQUENCE}").isNotNull()),
-            F.count("*"),
-        )
-        row = counts.first()
-        expires, replaced, total = row or (0, 0, 0)
-        if expires or replaced * _MOST_REPLACED > total:
-            return None
-        # A MERGE keeps the tombstone with the greater sequence.
-        is_later = F.col(f"t.{SEQUENCE}") >= F.col(f"s.{SEQUENCE}")
-        return deleted.alias("s").join(kept, same & is_later, "left_anti") if replaced else deleted
