@@ -406,9 +406,12 @@ class StreamReader(_Reader, SparkStreamReader):
         return passed
 
     def _committed(self, positions: Mapping[str, int]) -> None:
-        self._publisher.committed(
-            {self._logs[name].log.name: position for name, position in positions.items()}
-        )
+        self._publisher.committed(self._by_log(positions))
+
+    def _by_log(self, positions: Mapping[str, int]) -> dict[str, int]:
+        """These positions by the names of the logs in the store, which need not exist any more."""
+        one = None if self.options.sequencers else self._root.name
+        return {one or name: position for name, position in positions.items()}
 
     def commit(self, end: Offset) -> None:
         with readable_errors():
@@ -505,6 +508,7 @@ class StreamReader(_Reader, SparkStreamReader):
             if self._targets is not None and is_committed:
                 # The run ends here, and Spark ends this process without a call of `stop`.
                 self._publisher.catch_up()
+            self._publisher.asked(self._by_log(begins))
             return start
 
     def reportLatestOffset(self) -> dict[str, int] | None:
@@ -516,6 +520,7 @@ class StreamReader(_Reader, SparkStreamReader):
         with readable_errors():
             self._resumes = False
             firsts, lasts = self._logs.positions(start), self._logs.positions(end)
+            self._publisher.planned(self._by_log(firsts), self._by_log(lasts))
             if (place := place_of(end)) is not None:
                 return self._plan_table(place_of(start), place, end)
             tasks: list[ReadTask] = []

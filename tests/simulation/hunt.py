@@ -85,11 +85,14 @@ def _hunt(mutation: Mutation) -> str | None:
     shapes = importlib.import_module(f"{_ROOM}.journal_shapes")
     configurations = importlib.import_module(f"{_ROOM}.configurations")
     states = importlib.import_module("tests.checkpoints.state_runs")
+    asking = importlib.import_module(f"{_ROOM}.asking")
     assert all(finder.found for finder in finders), f"no search imports {mutation.file}"
     if mutation.where in shapes.SHAPES:
         return _failure(lambda: _run_journals(mutation.where))
     if mutation.where == states.RUNS:
         return _failure(states.run_many)
+    if mutation.where == asking.RUNS:
+        return _failure(asking.run_many)
     if mutation.where == TABLE_RUNS:
         runs = importlib.import_module("tests.lifecycle.table_runs")
         return _failure(runs.run_many)

@@ -384,6 +384,20 @@ MUTATIONS = [
         "return None",
     ),
     Mutation(
+        "told-before-planned",
+        "random runs of a consumer that asks and is told",
+        "lifecycle/consumers/publishing.py",
+        "if is_next and self._told != start:",
+        "if False:",
+    ),
+    Mutation(
+        "asked-for-an-interval",
+        "random runs of a consumer that asks and is told",
+        "lifecycle/consumers/publishing.py",
+        "if not is_old_enough or not is_of_last or self._is_asynchronous:",
+        "if not is_of_last or self._is_asynchronous:",
+    ),
+    Mutation(
         "lowest-stays",
         "a second consumer of all with one name joins",
         "lifecycle/consumers/objects.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,62 @@ def test_a_stream_reports_no_microbatch_that_it_may_read_again(stream: Stream) -
     stream.rows(first, second)
     stream.turn(second)
     assert reported(stream).position == 0
+
+
+def test_a_stream_that_has_read_all_has_no_lag_after_an_interval(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, consumer="daily", cursorInterval="1ms")
+    stream.write(1, 2, 3)
+    first, rows = stream.turn(stream.reader.begin({}))
+    assert rows == [1, 2, 3] and reported(stream).position == 0
+    idle(stream, first)
+    assert (reported(stream).position, reported(stream).lag) == (4, 0)
+    # It publishes no more, until it has read more.
+    file = tmp_path / "log" / "consumers" / "daily"
+    before = file.stat().st_mtime_ns
+    idle(stream, first)
+    assert file.stat().st_mtime_ns == before
+    stream.write(4)
+    second = stream.reader.advance(first, limited=False)
+    stream.reader.commit(first)
+    stream.rows(first, second)
+    idle(stream, second)
+    assert (reported(stream).position, reported(stream).lag) == (5, 0)
+    # The floor passes what it has read, and a restart finds its place.
+    assert bound(store_of(stream), reported_id(stream), 99, None) == 5
+    move_floor(store_of(stream), 5)
+    stream.restart()
+    stream.write(5)
+    assert stream.turn(second)[1] == [5]
+
+
+def idle(stream: Stream, offset: dict[str, Any]) -> None:
+    """Spark asks for more than an interval of 1 ms what follows."""
+    for _ in range(3):
+        assert stream.turn(offset) == (offset, [])
+        time.sleep(0.005)
+
+
+def test_a_stream_of_all_logs_that_has_read_all_has_no_lag(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for name in ("a", "b"):
+        appended(log / "sequencers" / name, [1, 2])
+    stream = Stream(tmp_path, sequencers="*", consumer="daily", cursorInterval="1ms")
+    first, _ = stream.turn(stream.reader.begin({}))
+    idle(stream, first)
+    assert [each.lag for each in sparkwal.consumers(str(log), sequencers="*")] == [0, 0]
+
+
+@pytest.mark.proves("told-before-planned")
+def test_a_stream_with_asynchronous_progress_keeps_what_it_is_not_told(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, consumer="daily", cursorInterval="1ms")
+    stream.write(1, 2, 3)
+    first, _ = stream.turn(stream.reader.begin({}))
+    stream.write(4)
+    second, _ = stream.turn(first)
+    idle(stream, second)
+    assert reported(stream).position == 0
+    stream.reader.commit(first)
+    assert reported(stream).position == 4
 
 
 def test_a_stream_without_a_name_publishes_nothing(tmp_path: Path) -> None:

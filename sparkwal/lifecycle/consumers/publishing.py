@@ -1,5 +1,9 @@
 """Publishes the positions of a stream: when it starts, and at intervals when it commits.
 
+Spark tells a source of the end of a microbatch only when the next one begins. Meanwhile it asks
+what follows. That shows that it has committed the microbatch, unless it tracks progress
+asynchronously.
+
 A late or lost publication only delays collection, so a failure is a warning. But a stream does not
 start before it is registered.
 """
@@ -61,6 +65,14 @@ class Publisher:
         self._namesake: Namesake | None = None
         # The time of the last publication, on the boot-time clock.
         self._boot_ms: int | None = None
+        # The positions that Spark committed last, and the ends of the microbatch that it planned
+        # last.
+        self._told: Mapping[str, int] = {}
+        self._planned: tuple[Mapping[str, int], Mapping[str, int]] | None = None
+        self._is_asynchronous = False
+        # The positions after which Spark asks, and the time when it first asked.
+        self._asked: Mapping[str, int] = {}
+        self._asked_ms = 0
 
     def protect_new_logs(self, root: LogStore) -> None:
         """Protect logs under a path that this stream has not seen yet: 1 GET and 1 PUT every
@@ -126,6 +138,42 @@ class Publisher:
         Args:
             positions: the positions by the names of the logs.
         """
+        self._told = positions
+        self._release(positions)
+
+    def planned(self, start: Mapping[str, int], end: Mapping[str, int]) -> None:
+        """Record that Spark plans a microbatch between these positions."""
+        is_next = self._planned not in (None, (start, end)) and start != end
+        # SAFETY(told-before-planned) §10: if Spark plans a microbatch and has not told of the last
+        # one, it tracks progress asynchronously
+        if is_next and self._told != start:
+            self._is_asynchronous = True
+        self._planned = start, end
+
+    def asked(self, positions: Mapping[str, int]) -> None:
+        """Record that Spark asks what follows these positions, and gets nothing.
+
+        If it asks for an interval, the microbatch that ended there is committed. It costs 1 GET and
+        1 PUT if this publishes.
+        """
+        now_ms, boot_id = self._clock.boot_ms(), self._clock.boot_id()
+        if positions != self._asked:
+            self._asked, self._asked_ms = positions, now_ms
+        # Of a run's first microbatch nothing shows how Spark tracks progress. In both ways it is
+        # committed an interval later.
+        is_old_enough = is_old(self._clock, self._asked_ms, boot_id, self._interval_ms)
+        is_of_last = self._planned is not None and self._planned[1] == positions
+        # SAFETY(asked-for-an-interval) §10: without a later commit, only what Spark must have
+        # committed counts as such
+        if not is_old_enough or not is_of_last or self._is_asynchronous:
+            return
+        joined = [(self._logs[name], at) for name, at in positions.items() if name in self._logs]
+        is_new = any(state.position < at or not state.is_released for state, at in joined)
+        is_unpublished = any(state.position != state.published for state, _ in joined)
+        if is_new or (is_unpublished and self._is_due()):
+            self._release(positions)
+
+    def _release(self, positions: Mapping[str, int]) -> None:
         joined = {name: state for name, state in self._logs.items() if name in positions}
         if not joined or self._stored is None:
             return
