@@ -13,7 +13,7 @@ except ModuleNotFoundError:
 # isort: split
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -203,9 +203,10 @@ class Compaction:
                     f"{log.url} is compacted into {target.table}: give that table, so that "
                     "no row leaves the log which the table does not hold"
                 )
+            own = replace(self.target, table=target.table) if self.accept else self.target
             try:
                 check = check_change if self.run.change_target else check_same_target
-                check(self.target, target)
+                check(own, target)
             except PlanError as error:
                 raise OptionError(str(error)) from None
 
@@ -400,8 +401,8 @@ _takes_run_options = options(
     click.option(
         "--accept-table",
         is_flag=True,
-        help="Accept the present table as one that holds all rows of the log's lifecycle, after "
-        "you restored it or compared the two.",
+        help="Accept the table at TABLE as one that holds all rows of the log's lifecycle, after "
+        "you restored it, compared the two, or moved or copied it there.",
     ),
     click.option(
         "--give-up-range",

@@ -21,11 +21,11 @@ from sparkwal.lifecycle.table import (
     way_back,
 )
 from sparkwal.protocol.chain import Chain
-from sparkwal.protocol.lifecycle_steps import done, with_table
+from sparkwal.protocol.lifecycle_steps import done, moved, with_table
 
 
-def accept(chain: Chain, record: ChainRecord, table: Table) -> ChainRecord:
-    """Accept the present table, after a person restored or overwrote it: 1 conditional PUT.
+def accept(chain: Chain, record: ChainRecord, table: Table, former: str) -> ChainRecord:
+    """Accept the present table, after a person restored, overwrote or moved it: 1 conditional PUT.
 
     The person guarantees that the table holds all rows below the cut. It may also hold the open
     range, and no other rows of the log.
@@ -34,15 +34,26 @@ def accept(chain: Chain, record: ChainRecord, table: Table) -> ChainRecord:
     process that still writes the old number is harmless, because the table has taken that number
     and ignores the write.
 
+    Args:
+        chain: puts the record.
+        record: the newest record.
+        table: the table.
+        former: its URL in the record. A table at another place must be the same one.
+
     Raises:
         PlanError: the table's history contradicts the guarantee, or the table was restored to a
             version before the confirmed one. A range may have been confirmed after the person chose
             that version.
         MovedOn: another process changed the lifecycle first.
     """
+    is_moved = former != table.target.table
+    if is_moved:
+        record = moved(record, former, table.target)
     promise = promise_to(record, table.target)
     in_chain = promise.table
     held = table.held(in_chain.app_id, in_chain.table_version, promise.confirmed_k)
+    if held is not None and is_moved:
+        _check_moved(promise, held, former)
     if held is None or held.table.k < promise.confirmed_k:
         why = "it does not exist" if held is None else f"its last range is {held.table.k}"
         raise PlanError(
@@ -69,6 +80,8 @@ def accept(chain: Chain, record: ChainRecord, table: Table) -> ChainRecord:
     # higher k
     k = snapshot.k + 1 if promise.is_open else snapshot.k
     if table.tombstones is not None:
+        if is_moved:
+            _check_moved_tombstones(promise, table.tombstones, former)
         now = _accept_tombstones(promise, table.tombstones, k, is_range_written=bool(newer))
         snapshot = replace(snapshot, tombstones=now)
     restored = replace(confirmed(in_chain, snapshot), table_id=snapshot.table_id)
@@ -78,6 +91,35 @@ def accept(chain: Chain, record: ChainRecord, table: Table) -> ChainRecord:
         return record
     record = with_table(record, replace(restored, k=k))
     return put_promise(chain, record, table.target) if record.kind == INTENT else chain.put(record)
+
+
+def _check_moved(promise: Promise, held: Held, former: str) -> None:
+    """Check that the table at another place is that of the chain.
+
+    Raises:
+        PlanError: it is another one.
+    """
+    # §10: a table at another place has the id that the first intent found
+    if held.table.table_id != promise.table.table_id:
+        raise PlanError(
+            f"{promise.target.table} is not {former}, moved: it is table {held.table.table_id}, "
+            f"and that was {promise.table.table_id}. Give the table's folder, moved or copied as "
+            "it is"
+        )
+
+
+def _check_moved_tombstones(promise: Promise, tombstones: Tombstones, former: str) -> None:
+    """Check that the tombstones moved with their table.
+
+    Raises:
+        PlanError: they are missing at the new place, or are others.
+    """
+    found = snapshot_of_tombstones(promise, tombstones)
+    if found is None or found.table_id != promise.table.tombstones_id:
+        raise PlanError(
+            f"{promise.target.tombstones} does not have the deleted keys of {former}: move "
+            f"{former}_tombstones there too"
+        )
 
 
 def _cannot_accept(promise: Promise, why: str) -> PlanError:

@@ -147,7 +147,8 @@ class Coordinator:
     def accept_table(self) -> ChainRecord:
         """Accept the present table as one that holds all rows below the cut.
 
-        Call it after you restored the table, or after you compared it with the log.
+        Call it after you restored the table, compared it with the log, or moved it: then this has
+        its new place, and all else as before.
 
         Returns:
             The new record of the lifecycle.
@@ -162,7 +163,8 @@ class Coordinator:
             error = cycle.logs[self._log.name].error
             if error is not None:
                 raise error
-            return accept(self._chain, cycle.record, self._own_table(cycle.record))
+            table, former = self._own_table(cycle.record, may_move=True)
+            return accept(self._chain, cycle.record, table, former)
 
         return self._retry_if_moved(work)
 
@@ -185,7 +187,7 @@ class Coordinator:
             opened = record and target and record.promise(target.table)
             if not record or not opened or not opened.is_open:
                 return None
-            table = self._own_table(record)
+            table, _ = self._own_table(record)
             # A range that another process promised meanwhile was refused by no table.
             if wanted - {opened.table.k}:
                 return None
@@ -234,20 +236,30 @@ class Coordinator:
     def _no_table_yet(self) -> PlanError:
         return PlanError(f"{self._log.url} has no table yet that could be accepted or changed")
 
-    def _own_table(self, record: ChainRecord) -> Table:
-        """The table of the log in a record, which is that of this process.
+    def _own_table(self, record: ChainRecord, *, may_move: bool = False) -> tuple[Table, str]:
+        """The table of the log in a record, which is that of this process, and its URL there.
+
+        Args:
+            record: the newest record.
+            may_move: this process may have it at another place.
 
         Raises:
             PlanError: the log has another table, or this process has none.
         """
-        target = record.target_of(self._log.name) or self._target
-        if target is None or target.table not in record.tables:
+        targets = {url: table.target for url, table in record.tables.items()}
+        fixed, own = record.target_of(self._log.name), self._target
+        if fixed is None and own is not None:
+            only = next(iter(targets.values())) if may_move and len(targets) == 1 else None
+            fixed = targets.get(own.table, only)
+        if fixed is None:
             raise self._no_table_yet()
-        if self._target is not None:
-            check_same_target(self._target, record.tables[target.table].target)
+        if own is not None:
+            check_same_target(replace(own, table=fixed.table) if may_move else own, fixed)
+            if own.table in targets and own.table != fixed.table:
+                raise PlanError(f"{own.table} is the table of other logs of {self._log.root.url}")
         if self._safeguards.table is None:
-            raise no_table(self._log, target)
-        return self._safeguards.table
+            raise no_table(self._log, fixed)
+        return self._safeguards.table, fixed.table
 
     def collect(self, *, dry_run: bool, looks_again: bool = False) -> Collection | None:
         """Delete the objects that may be deleted now, or only count them.

@@ -168,7 +168,9 @@ def check_same_target(target: Target, fixed: Target) -> None:
     """
     if differences := _differences(target, fixed):
         way = "or begin a new log"
-        if not _refusal(target, fixed):
+        if differences.keys() == {"table"}:
+            way = "or, if the table was moved or copied there, give --accept-table (accept_table())"
+        elif not _refusal(target, fixed):
             way = "or change it for all later rows with --change-target (change_target())"
         raise PlanError(
             "the first run of this log's compaction, or a later --change-target, fixed its target: "

@@ -424,7 +424,8 @@ def check_history(promise: Promise, table: TableState | None) -> None:
     if table is None:
         raise ConfirmError(
             f"{name} does not exist any more. The log still has its positions from "
-            f"{_positions(promise, 'floor')} on. Restore the table, or begin a new log"
+            f"{_positions(promise, 'floor')} on. Restore the table; if it was moved, run once with "
+            "its new place and --accept-table; or begin a new log"
         )
     # §10: the table has the id that the first intent found
     if table.table_id != in_chain.table_id:

@@ -1,8 +1,8 @@
 """The steps of the chain, as pure functions from the newest record to the next one (PROTOCOL §10).
 
-`promised` opens a range of a table, `done` and `burned` close it. `with_table`, `with_target` and
-`with_logs` change what they name. `chain.Chain.put` gives the next record its number, its id and
-its time.
+`promised` opens a range of a table, `done` and `burned` close it. `with_table`, `with_target`,
+`moved` and `with_logs` change what they name. `chain.Chain.put` gives the next record its number,
+its id and its time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,6 +118,24 @@ def with_target(record: ChainRecord, target: Target) -> ChainRecord:
     }
     tables = {**record.tables, url: replace(record.tables[url], target=target)}
     return replace(record, kind=FLOOR, logs=logs, tables=tables)
+
+
+def moved(record: ChainRecord, former: str, target: Target) -> ChainRecord:
+    """Give a table another place, for all logs that it takes.
+
+    Args:
+        record: the newest record.
+        former: the table's former URL.
+        target: the same target with the new URL, which no other table of the record has.
+    """
+    url = target.table
+    logs = {
+        name: replace(log, table=url) if log.table == former else log
+        for name, log in record.logs.items()
+    }
+    others = {place: table for place, table in record.tables.items() if place != former}
+    tables = {**others, url: replace(record.tables[former], target=target)}
+    return replace(record, logs=logs, tables=tables)
 
 
 def with_logs(record: ChainRecord, logs: Mapping[str, LogInChain], gc_grace_ms: int) -> ChainRecord:
