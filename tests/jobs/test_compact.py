@@ -314,8 +314,12 @@ def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted
         job.until(lambda: "is a RESTORE" in job.reported())
         assert job.terminate() == 143
         assert "Traceback" not in job.reported()
-    # A user repairs the table, and accepts it.
+    # A user repairs the table, moves it, and accepts it.
     DeltaTable(lake).restore(2)
+    lake = lake.rename(tmp_path / "moved")
+    settings = ("wal", "moved", *settings[2:])
+    again = run(tmp_path, "compact", *settings, "--now")
+    assert again.returncode == 2 and "--accept-table" in again.stderr
     again = run(tmp_path, "compact", *settings, "--accept-table", "--now")
     assert again.returncode == 0, again.stderr
     assert rows() == expected
@@ -325,7 +329,7 @@ def test_a_log_goes_to_a_table_until_that_is_restored_and_on_when_it_is_accepted
     reported = collect(tmp_path, "wal")
     assert reported.returncode == 0, reported.stderr
     assert "the grace" in reported.stdout and JVM_SAYS_FIRST not in reported.stderr
-    other = run(tmp_path, "compact", "wal", "lake", "--now")
+    other = run(tmp_path, "compact", "wal", "moved", "--now")
     assert other.returncode == 2 and "fixed its target" in other.stderr
     bare = run(tmp_path, "compact", "wal", "--retain", "7d")
     assert bare.returncode == 2 and "is compacted into" in bare.stderr
