@@ -43,7 +43,7 @@ def test_a_moved_table_is_accepted_at_its_new_place(tmp_path: Path, stage: str) 
     moved = Lake(tmp_path, table=f"{tmp_path}/new")
     with pytest.raises(ConfirmError, match="if it was moved, run once with its new place"):
         placed(lake).run_once()
-    with pytest.raises(PlanError, match="moved or copied there, --accept-table"):
+    with pytest.raises(PlanError, match="moved or copied there, give --accept-table"):
         placed(moved).run_once()
     placed(moved).accept_table()
     moved.append([value(3)])
@@ -51,7 +51,7 @@ def test_a_moved_table_is_accepted_at_its_new_place(tmp_path: Path, stage: str) 
     placed(moved).run_once()
     assert sorted(moved.delta().to_pyarrow_table()["id"].to_pylist()) == [1, 2, 3]
     assert not (tmp_path / "table").exists()
-    with pytest.raises(PlanError, match="Use the first target, or"):
+    with pytest.raises(PlanError, match="Use the target of the log, or"):
         placed(lake).run_once()
 
 
@@ -100,7 +100,7 @@ def test_another_table_is_not_taken_for_a_moved_one() -> None:
     with pytest.raises(PlanError, match="it does not exist"):
         life.process(table=other).accept_table()
     other.target = replace(MOVED, mode=MERGE, keys=("v",))
-    with pytest.raises(PlanError, match="mode: append first, merge now"):
+    with pytest.raises(PlanError, match="mode: append there, merge here"):
         life.process(table=other).accept_table()
     chain = newest_record(life.log)
     assert chain is not None and {*chain.tables} == {"memory://table"}
