@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,3 +149,15 @@ def test_a_table_on_another_store_is_not_opened_and_nobody_can_tell(lake: Lake) 
     copies = found(lake.path, "Trillian")
     assert "tableLocation" in copies[""]["found"]
     assert copies[""]["found"].startswith("cannot tell: the log names the table")
+
+
+def test_a_clean_up_with_a_checkpoint_leaves_nothing_in_the_table(lake: Lake) -> None:
+    lake.delta().delete(f"name = '{PERSON}'")
+    lake.delta().vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert [name for name in found(lake.path) if name.startswith("table/")]
+    long_ago = time.time() - 40 * 86_400
+    for file in (Path(lake.target.table) / "_delta_log").iterdir():
+        os.utime(file, (long_ago, long_ago))
+    lake.delta().create_checkpoint()
+    lake.delta().cleanup_metadata()
+    assert not [name for name in found(lake.path) if name.startswith("table/")]
