@@ -41,7 +41,6 @@ from sparkwal.lifecycle.iceberg.reader import IcebergReader
 from sparkwal.lifecycle.table import Change, TableState
 from tests.lifecycle.iceberg_table import NAME, IcebergLake, configure, insert_overwrite
 from tests.lifecycle.lakes import value
-from tests.lifecycle.test_from_table import reader, rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -598,30 +597,6 @@ def test_no_secret_of_a_catalog_is_in_an_error(
     with pytest.raises(sparkwal.SparkWalError) as caught:
         compact(lake)
     assert "hunter" not in str(caught.value) and "catalog.db" not in str(caught.value)
-
-
-def test_a_stream_begins_with_the_files_of_the_table(lake: IcebergLake) -> None:
-    """The columns and the files are those of the version with which it began."""
-    compact(lake)
-    lake.append([value(4)])
-    run = compact(lake)
-    assert run.compacted is not None
-    version = run.compacted.table_version
-    lake.append([value(5)])
-    stream = reader(lake.path, maxCommitsPerTrigger=1)
-    offset, batches = stream.initialOffset(), []
-    while (end := stream.latestOffset(offset, stream.getDefaultReadLimit())) != offset:
-        batches.append(rows(stream, offset, end))
-        offset = end
-        if len(batches) == 1:
-            lake.iceberg().delete("id = 4")
-            with lake.iceberg().update_schema() as change:
-                change.rename_column("v", "text")
-    assert sorted(number for batch in batches for number, _ in batch) == [1, 2, 3, 4, 5]
-    assert len(batches) >= 3
-    expire(lake)
-    with pytest.raises(TableReadError, match="expired"):
-        IcebergReader(lake.target).files_at(version)
 
 
 def test_a_reader_of_an_expired_version_says_so(lake: IcebergLake) -> None:

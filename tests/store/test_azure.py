@@ -459,18 +459,3 @@ def test_the_commands_read_it_and_print_no_secret(log: tuple[str, dict[str, Any]
     result = CliRunner().invoke(main, ["prove-store", path, *flags, "--rounds=2", "--json"])
     report = json.loads(result.output)
     assert (report["verdict"], azurite.KEY in result.output) == ("FIT", False)
-
-
-def test_rows_of_released_records_are_erased_by_etag(
-    log: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, options = log
-    with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
-        for number in range(8):
-            wal.append([{"id": number}]).result()
-    age_ms = AzureStore.age_ms
-    monkeypatch.setattr(AzureStore, "age_ms", lambda store, key: age_ms(store, key) + 10**9)
-    run = sparkwal.Lifecycle(path, retainBytes=1, **options).run_once()
-    assert run.collection is not None
-    assert run.collection.erased == 8
-    assert sparkwal.verify(path, **options).ok

@@ -257,19 +257,3 @@ def test_a_log_is_written_read_verified_and_collected(proxy: S3Proxy) -> None:
     for command in ("status", "log", "cat", "collect"):
         result = CliRunner().invoke(main, [command, path, *flags(options)])
         assert result.exit_code == 0, result.output
-
-
-def test_rows_of_released_records_are_erased_by_generation(
-    proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = f"gs://{fake_gcs.new_bucket(proxy.url)}/wal"
-    options: Any = fake_gcs.options(proxy.url)
-    with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
-        for number in range(8):
-            wal.append([{"id": number}]).result()
-    age_ms = GoogleStore.age_ms
-    monkeypatch.setattr(GoogleStore, "age_ms", lambda store, key: age_ms(store, key) + 10**9)
-    run = sparkwal.Lifecycle(path, retainBytes=1, **options).run_once()
-    assert run.collection is not None
-    assert run.collection.erased == 8
-    assert sparkwal.verify(path, **options).ok

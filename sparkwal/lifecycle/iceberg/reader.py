@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sparkwal.errors import TableReadError
+from sparkwal.errors import OptionError, TableReadError
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.iceberg.catalog import Place
 from sparkwal.lifecycle.iceberg.fitting import spark_schema
@@ -16,9 +15,7 @@ from sparkwal.lifecycle.iceberg.history import History
 from sparkwal.lifecycle.table import ReadRows, TableFile, TableState, VersionFiles
 
 if TYPE_CHECKING:
-    from pyiceberg.schema import Schema
-    from pyiceberg.table import FileScanTask, Table
-    from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.table import DataScan, FileScanTask, Table
 
 
 class IcebergReader:
@@ -48,7 +45,9 @@ class IcebergReader:
     @property
     def _read(self) -> Table:
         """The table as it was read last."""
-        return _existing(self._table, self._place)
+        if self._table is None:
+            raise TableReadError(f"{self._place.url} does not exist")
+        return self._table
 
     def as_stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert rows of the log. See `ReadTable.as_stored`. The table keeps each value."""
@@ -57,91 +56,52 @@ class IcebergReader:
     def rows_at(self, version: int) -> ReadRows:
         """Open a version. See `ReadTable.rows_at`."""
         table = self._read
-        snapshot = self._snapshot_at(table, version)
-
-        def read(columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-            with self._place.errors():
-                # With the columns of the newest schema, which the plan of the read has.
-                for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files():
-                    yield from rows_of(table, task, table.schema(), columns)
-
-        return read
-
-    def _snapshot_at(self, table: Table, version: int) -> Snapshot:
         snapshot = History(table.metadata).snapshot_at(version)
         if snapshot is None:
             raise TableReadError(
                 f"version {version} of {self._place.url} does not exist, or its snapshot expired: "
                 "read the current state again"
             )
-        return snapshot
+
+        def read(columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+            with self._place.errors():
+                # With the columns of the newest schema, which the plan of the read has.
+                scan = table.scan(snapshot_id=snapshot.snapshot_id)
+                for task in scan.plan_files():
+                    yield from rows_of(table, scan, task, columns)
+
+        return read
 
     def files_at(self, version: int) -> VersionFiles:
-        """List the data files of a version. See `ReadTable.files_at`."""
-        table = _existing(self._place.load(), self._place)
-        snapshot = self._snapshot_at(table, version)
-        with self._place.errors():
-            tasks = _tasks(self._place.url, snapshot.snapshot_id)
-            files = [
-                # A file of deletes tells how many rows it deletes, and not of which file.
-                TableFile(
-                    path,
-                    task.file.file_size_in_bytes,
-                    None if task.delete_files else task.file.record_count,
-                    path,
-                )
-                for path, task in tasks.items()
-            ]
-            columns = spark_schema(_schema_of(table, snapshot.snapshot_id))
-        head = str(snapshot.snapshot_id)
-        return VersionFiles(str(table.metadata.table_uuid), columns, head, tuple(files))
+        """Refuse to list files. See `ReadTable.files_at`.
+
+        Raises:
+            OptionError: always.
+        """
+        raise OptionError(
+            f"{self._place.url} is an Iceberg table, whose files are not read one by one: read "
+            "table and log with Log.current, or begin with startingPosition=earliest"
+        )
 
     def rows_of(
         self, head: str, file: TableFile, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one data file. See `ReadTable.rows_of`."""
-        table = _existing(self._place.load(), self._place)
-        with self._place.errors():
-            task = _tasks(self._place.url, int(head))[file.text]
-            yield from rows_of(table, task, _schema_of(table, int(head)), columns)
-
-
-def _existing(table: Table | None, place: Place) -> Table:
-    if table is None:
-        raise TableReadError(f"{place.url} does not exist")
-    return table
-
-
-@lru_cache(maxsize=2)
-def _tasks(url: str, snapshot_id: int) -> Mapping[str, FileScanTask]:
-    """The files of a snapshot, which never changes, by their paths and in the order of these."""
-    place = Place(url)
-    scan = _existing(place.load(), place).scan(snapshot_id=snapshot_id)
-    return {x.file.file_path: x for x in sorted(scan.plan_files(), key=lambda x: x.file.file_path)}
-
-
-def _schema_of(table: Table, snapshot_id: int) -> Schema:
-    """The columns that the table had when a snapshot was made."""
-    snapshot = table.metadata.snapshot_by_id(snapshot_id)
-    if snapshot is None or snapshot.schema_id is None:
-        return table.schema()
-    return table.schemas()[snapshot.schema_id]
+        """Refuse to read one file, as `files_at`."""
+        self.files_at(0)
+        return iter(())
 
 
 def rows_of(
-    table: Table, task: FileScanTask, schema: Schema, columns: Sequence[str] | None
+    table: Table, scan: DataScan, task: FileScanTask, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of one file that are not deleted. pyiceberg reads the file into memory.
+    """Read the rows of one file of a scan that are not deleted, with the table's present columns.
 
-    Args:
-        table: the table.
-        task: the file, and the deletes of its rows.
-        schema: a schema of the table.
-        columns: these columns of the schema; None for all.
+    pyiceberg reads a file into memory, and several at once if it may.
     """
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan
 
+    schema = table.schema()
     projected = schema if columns is None else schema.select(*columns)
-    read = ArrowScan(table.metadata, table.io, projected, AlwaysTrue())
+    read = ArrowScan(table.metadata, scan.io, projected, AlwaysTrue())
     yield from read.to_record_batches([task])

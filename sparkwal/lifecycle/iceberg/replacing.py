@@ -106,7 +106,7 @@ class Replacing:
     def _read(self, task: FileScanTask, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         columns = self._columns if names is None else pa.schema(map(self._columns.field, names))
         own = [self._own_names[name] for name in columns.names]
-        for batch in rows_of(self._table, task, self._table.schema(), own):
+        for batch in rows_of(self._table, self._table.scan(), task, own):
             of_log = {self._own_names[name]: name for name in columns.names}
             yield schema.conform(
                 batch.rename_columns([of_log[name] for name in batch.schema.names]), columns
