@@ -22,7 +22,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AddSnapshotUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
 from pyiceberg.types import (
     LongType,
@@ -38,7 +38,7 @@ from sparkwal.format.lifecycle_record import NO_TABLE_VERSION
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.iceberg.history import History
 from sparkwal.lifecycle.iceberg.reader import IcebergReader
-from sparkwal.lifecycle.table import Change, TableState
+from sparkwal.lifecycle.table import Change, TableConflict, TableState
 from tests.lifecycle.iceberg_table import NAME, IcebergLake, configure, insert_overwrite
 from tests.lifecycle.lakes import value
 
@@ -216,6 +216,35 @@ def test_a_range_goes_onto_the_snapshot_that_was_looked_at(lake: IcebergLake) ->
     data = {path.name for path in Path(lake.path).parent.rglob("*.parquet")}
     used = {task.file.file_path.rpartition("/")[2] for task in lake.iceberg().scan().plan_files()}
     assert data == used, "no file is left over"
+
+
+def test_a_commit_after_the_look_is_a_conflict(lake: IcebergLake) -> None:
+    """What came since was not checked."""
+    compact(lake)
+    lake.append([value(4)])
+    promise = lake.intent()
+    lake.table.snapshot(promise.table.app_id, None)
+    lake.iceberg().append(pa.Table.from_pylist([value(9)], lake.schema))
+    with pytest.raises(TableConflict):
+        lake.table.write(promise)
+    parent = lake.iceberg().current_snapshot()
+    required: list[Any] = []
+    real = SqlCatalog.commit_table
+
+    def commit_table(catalog: Any, table: Table, requirements: Any, updates: Any) -> Any:
+        required.extend(requirements)
+        return real(catalog, table, requirements, updates)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", commit_table)
+        lake.table.write(promise)
+    uuid = lake.iceberg().metadata.table_uuid
+    assert parent is not None
+    assert required == [
+        AssertRefSnapshotId(ref="main", snapshot_id=parent.snapshot_id),
+        AssertTableUUID(uuid=uuid),
+    ]
+    assert ids(lake) == [1, 2, 3, 4, 9]
 
 
 def test_a_commit_that_is_late_by_a_rollback_does_not_come(lake: IcebergLake) -> None:
