@@ -225,3 +225,42 @@ def test_a_stream_reads_the_table_and_then_the_log_over_kills(
     assert [row["_wal_position"] for row in stream.rows[:of_table]] == [None] * of_table
     (one,) = [each for each in sparkwal.consumers(lake.path) if each.name == "c"]
     assert one.position > 0
+
+
+def test_the_keyed_table_of_several_logs_is_upserted_by_a_stream_of_all(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    lakes = [
+        Lake(tmp_path, "id", spark=delta, sequencer=name, delete_when="v = 'gone'")
+        for name in ("a", "b")
+    ]
+    life = sparkwal.Lifecycle(
+        lakes[0].path,
+        spark=delta,
+        table=lakes[0].target.table,
+        keys=["id"],
+        delete_when="v = 'gone'",
+        lateArriveWindowSeconds=0,
+    )
+    for number, lake in enumerate(lakes):
+        lake.append([value(number), {"id": number + 10, "v": "gone"}], [value(number + 10)])
+    life.run_all()
+    lakes[0].append([{"id": 0, "v": "new"}], [{"id": 10, "v": "gone"}])
+    stream = Stream(
+        delta,
+        lakes[0].path,
+        tmp_path,
+        sequencers="*",
+        includeMetadata="true",
+        maxRowsPerTrigger="1",
+    )
+    stream.run()
+    assert len(stream.batches) > 2
+    state: dict[int, str] = {}
+    for row in stream.rows:
+        state[row["id"]] = row["v"]
+    assert state == {0: "new", 1: "v1", 10: "gone", 11: "v11"}
+    current = sparkwal.Log(lakes[0].path).current(sequencers="*").to_arrow().to_pylist()
+    kept = {number: text for number, text in state.items() if text != "gone"}
+    assert {row["id"]: row["v"] for row in current} == kept
+    assert len([row for row in stream.rows if row["_wal_position"] is None]) == 4
