@@ -202,6 +202,12 @@ def test_two_compactions_of_one_range_write_it_once(lake: IcebergLake) -> None:
     assert ids(lake) == seen_by_duckdb(lake) == [1, 2, 3, 4]
 
 
+def test_two_first_compactions_make_one_table(lake: IcebergLake) -> None:
+    with meanwhile(lambda: compact(lake)):
+        compact(lake)
+    assert ids(lake) == seen_by_duckdb(lake) == [1, 2, 3]
+
+
 def test_a_range_goes_onto_the_snapshot_that_was_looked_at(lake: IcebergLake) -> None:
     """After another writer's append it is committed again, with the files it has already."""
     compact(lake)

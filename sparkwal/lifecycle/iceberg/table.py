@@ -123,7 +123,7 @@ class IcebergTable:
 
     def _create(self, spark_schema: str) -> Table:
         """Create the table, unless another process creates it at the same time."""
-        from pyiceberg.exceptions import TableAlreadyExistsError
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
         catalog, identifier = self._place.catalog, self._place.identifier
         namespace = identifier.rpartition(".")[0]
@@ -140,7 +140,7 @@ class IcebergTable:
                     for name in self.target.partition_by:
                         spec.add_identity(names.get(name.lower(), name))
             creation.commit_transaction()
-        except TableAlreadyExistsError:
+        except (CommitFailedException, TableAlreadyExistsError):
             pass
         return catalog.load_table(identifier)
 
