@@ -481,7 +481,7 @@ def main(
         settings = parse_options(path, log_options, all_sequencers=all_sequencers)
         if target is not None:
             target = with_tombstones(target, settings.tombstone_horizon_ms)
-            check_apart(path, target)
+            check_apart(path, target, sets_aside=settings.sets_aside)
         configured = key_values(conf, "--conf")
         _check_flags(settings, target, run, configured)
         work = Compaction(settings, log_options, all_sequencers, target, run, run.accept_table)

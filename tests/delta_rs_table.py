@@ -103,6 +103,9 @@ class DeltaRsTable(_DeltaRs):
         last_read: the range of a log that was read last: its bounds, positions and values.
     """
 
+    # Only Spark finds the rows that a table refuses.
+    refused = None
+
     def __init__(self, target: Target, path: str, options: dict[str, Any]) -> None:
         super().__init__(target, path, options)
         self.tombstones = DeltaRsTombstones(self) if target.keeps_tombstones else None

@@ -14,7 +14,7 @@ from sparkwal import events
 from sparkwal.cli.flags import Decorator, options, time_with_unit, with_flags
 from sparkwal.errors import CompactionError, OptionError, SparkWalError, escape
 from sparkwal.format.keys import ROOT
-from sparkwal.lifecycle.policy import LifecycleOptions, Policy
+from sparkwal.lifecycle.policy import ASIDE, WAIT, LifecycleOptions, Policy
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import parse
 from sparkwal.options.types import duration, integer, size
@@ -94,7 +94,7 @@ def takes_lifecycle_options(*, policy: bool) -> Decorator:
         # persistRowThreshold → --persist-row-threshold.
         words = re.sub("(?<!^)(?=[A-Z])", "-", about["name"]).lower()
         flag = "--retain" if callback is _seconds else f"--{words}"
-        metavar = "TIME" if callback else _METAVARS[about["parse"]]
+        metavar = "TIME" if callback else _METAVARS.get(about["parse"], f"{WAIT}|{ASIDE}")
         default = about["shown"] or option.default
         decorators.append(
             click.option(

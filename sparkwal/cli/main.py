@@ -25,6 +25,7 @@ COMMANDS = {
     "verify": "Read every byte of the log at PATH and check it; works while others write.",
     "erased": "Search every object of the log at PATH and of its table for a value.",
     "collect": "List the objects that the log at PATH no longer needs; --delete deletes them.",
+    "refused": "Count and list the rows of the log at PATH that its table refused.",
     "segment": "Copy each thousand old records of the log at PATH into one object, for readers of "
     "long ranges.",
     "checkpoint": "Build a local checkpoint folder for the query NAME from the log at PATH, if it "

@@ -151,6 +151,8 @@ def _document(log: LogRange, now_ms: int, pace: Pace, listed: Page | None) -> di
             "ranges": record.tables[target.table].k if target else 0,
             "cut": life.cut,
             "floor": life.floor,
+            "rows_aside": life.rows_aside,
+            "waits_since": moment(life.refused_ms) if life.refused_ms else None,
             "open_to": life.to if life.is_open else None,
             "gc_grace_ms": record.gc_grace_ms,
             "timestamp": moment(record.timestamp_ms),
@@ -195,6 +197,12 @@ def _life(life: dict[str, Any], status: dict[str, Any]) -> dict[str, str | Text]
     if open_to is not None:
         promised = f"{cut}…{open_to - 1} is promised to the table as range {life['ranges']}"
         lines["open"] = Text(promised, "yellow")
+    if life["rows_aside"]:
+        count = f"{life['rows_aside']:,} rows stepped aside into {life['table']}_refused"
+        lines["refused"] = Text(count, "yellow")
+    if life["waits_since"]:
+        waits = f"the table refuses rows from position {cut} on, since {life['waits_since']}"
+        lines["waits"] = Text(waits, "yellow")
     grace = length(life["gc_grace_ms"])
     lines["floor"] = f"{status['floor']}: objects below it may be deleted {grace} after it passed"
     return lines

@@ -33,6 +33,14 @@ class CompactionDone(PathEvent):
     table_version: int
 
 
+class RowsAside(PathEvent, level=logging.WARNING):
+    """Range `k` is in the table, but for `rows` rows that the table refused: `table` has them."""
+
+    k: int
+    rows: int
+    table: str
+
+
 class CompactionRetried(PathEvent):
     """Another writer committed to the table first, so range `k` is tried again."""
 

@@ -59,6 +59,11 @@ def _marked(kind: Any) -> list[tuple[str, bool]]:
     return [(name, is_number) for name, is_number, is_later in marks if is_number or is_later]
 
 
+def later(kind: type) -> set[str]:
+    """The fields that older versions did not write."""
+    return {name for name, is_number in _marked(kind) if not is_number}
+
+
 def parse(text: bytes, location: str, kind: str) -> dict[str, Any]:
     """Parse a JSON text of `to_json`.
 

@@ -3,17 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 
 from sparkwal.errors import InvalidLogError, OptionError
 from sparkwal.format import arrowfile, keys, limits, versions
 from sparkwal.format.checked import (
+    LATER,
     Moment,
     Number,
     Whole,
     WholeOrNone,
+    later,
     plain,
     prepare,
     read,
@@ -40,6 +42,8 @@ _OF_SOME_LOGS = {
     "unreadable": 0,
     "refused_ms": 0,
     "tried_ms": 0,
+    "aside": 0,
+    "rows_aside": 0,
     "collected": 0,
     "at_rest": "",
 }
@@ -78,6 +82,11 @@ class Target:
         """The URL of the table that keeps them, beside the table."""
         return f"{self.table}_tombstones"
 
+    @property
+    def refused(self) -> str:
+        """The URL of the table, beside the table, that keeps the rows which the table refuses."""
+        return f"{self.table}_refused"
+
 
 @dataclass(frozen=True)
 class OpenRange:
@@ -110,6 +119,10 @@ class LogInChain:
         collected: a collection deleted all that it may below this position.
         at_rest: names the log's newest object while the table has all of its rows; "" if it is
             unknown. As `collected` it saves requests, and no rule needs it.
+        aside: the number of the last range of this log from which the refused rows step aside; 0
+            since a range of it was done. An open range of the log is then such a range.
+        rows_aside: the number of rows that stepped aside from the ranges of it that are done. It is
+            for people, and no rule needs it.
     """
 
     log_id: str
@@ -123,6 +136,8 @@ class LogInChain:
     tried_ms: Whole = 0
     collected: Whole = 0
     at_rest: str = ""
+    aside: Whole = 0
+    rows_aside: Whole = 0
 
     @property
     def is_open(self) -> bool:
@@ -135,9 +150,22 @@ class LogInChain:
         return bool(self.table) and self.floor == self.cut == self.to
 
     @property
+    def is_alone(self) -> bool:
+        """Whether its next range takes no other log."""
+        return bool(self.refused_ms or self.aside)
+
+    @property
     def start(self) -> int:
         """The first position that its table takes next: a new table begins at the floor."""
         return self.cut if self.table else max(self.cut, self.floor)
+
+
+@dataclass(frozen=True)
+class BesideTable:
+    """A table beside the table of a log, as it was confirmed last."""
+
+    table_id: str
+    version: WholeOrNone
 
 
 @dataclass(frozen=True)
@@ -153,6 +181,7 @@ class TableInChain:
             table orders its versions.
         tombstones_id: the id of the table of tombstones, or "" without one.
         tombstones_version: the version of the tombstones, read after that of the table.
+        refused: the table of refused rows, or None before the first of them.
     """
 
     target: Target
@@ -162,6 +191,7 @@ class TableInChain:
     table_version: WholeOrNone = NO_TABLE_VERSION
     tombstones_id: str = ""
     tombstones_version: WholeOrNone = NO_TABLE_VERSION
+    refused: Annotated[BesideTable | None, LATER] = None
 
 
 @dataclass(frozen=True)
@@ -198,6 +228,11 @@ class Promise:
     def is_open(self) -> bool:
         """Whether a range is promised and not confirmed in the table."""
         return bool(self.ranges)
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether the rows of the open range that the table refuses step aside."""
+        return any(log.is_open and log.aside for log in self.logs.values())
 
     @property
     def confirmed_k(self) -> int:
@@ -277,6 +312,10 @@ def encode(record: ChainRecord) -> bytes:
     document["table"] = {
         sequencer: places[log.table] for sequencer, log in logs.items() if log.table
     }
+    # §14: only a record that an older version would misread has the newer format
+    has_aside = any(log.aside for log in logs.values())
+    if not has_aside and not any(table.refused for table in tables.values()):
+        document[versions.FIELD] = 1
     text = to_json(versions.LIFECYCLE, document)
     metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text)}
     sink = pa.BufferOutputStream()
@@ -402,4 +441,4 @@ def _check(target: Target, location: str) -> None:
 
 
 def _names(kind: type) -> set[str]:
-    return {field.name for field in fields(kind)}
+    return {field.name for field in fields(kind)} - later(kind)

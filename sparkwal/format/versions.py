@@ -17,7 +17,8 @@ HINT = "hint"
 JOURNAL = "journal"
 CURSOR = "cursor"
 # Version 1 of these has no field. A checkpoint of version 2 has a state beside it. An offset and a
-# cursor of version 2 have a place in a table.
+# cursor of version 2 have a place in a table. In a lifecycle record of version 2 rows
+# of a log step aside, or did so.
 CHECKPOINT = "checkpoint"
 OFFSET = "offset"
 NOTE = "note"
@@ -25,7 +26,7 @@ NOTE = "note"
 # another version counts as none.
 VERSIONS = {
     LOG: 1,
-    LIFECYCLE: 1,
+    LIFECYCLE: 2,
     CONSUMER: 1,
     ARCHIVE: 1,
     HINT: 7,

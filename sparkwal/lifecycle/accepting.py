@@ -4,23 +4,32 @@ The number of a range survives a restore: it shows which ranges were written, bu
 shows which are still in the table.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from sparkwal.errors import PlanError
-from sparkwal.format.lifecycle_record import INTENT, ChainRecord, Promise
+from sparkwal.format.lifecycle_record import INTENT, BesideTable, ChainRecord, Promise
 from sparkwal.lifecycle.cycle import promise_to, put_promise, report_done
 from sparkwal.lifecycle.table import (
+    Beside,
+    Change,
     Held,
+    Refused,
     Table,
+    TableConflict,
     TableState,
     Tombstones,
     confirmed,
     is_as_promised,
+    refused_of,
+    rows_aside,
+    snapshot_of_refused,
     snapshot_of_tombstones,
-    tombstones_way_back,
+    tombstones_of,
     way_back,
 )
-from sparkwal.protocol.chain import Chain
+from sparkwal.protocol.chain import Chain, MovedOn
 from sparkwal.protocol.lifecycle_steps import done, moved, with_table
 
 
@@ -66,28 +75,24 @@ def accept(chain: Chain, record: ChainRecord, table: Table, former: str) -> Chai
     snapshot = held.table
     # SAFETY(kept-range-done) §10: an open range that the restored table holds is published as done
     newer = held.ranges
-    if newer:
-        ks = [change.k for change in newer]
-        first = newer[0]
-        is_promised = is_as_promised(promise, first)
-        if not (promise.is_open and ks == [in_chain.k] and is_promised):
-            raise _cannot_accept(
-                promise,
-                f"it holds the ranges {ks} of the log, from position {first.cut} on, which the "
-                "lifecycle does not have",
-            )
+    _check_newer(promise, newer)
+    # SAFETY(accepted-aside-burned) §10: which rows step aside may be lost, so nobody may write the
+    # range under its number
+    if promise.is_aside and not newer and snapshot.k < in_chain.k:
+        with suppress(TableConflict):
+            table.burn(promise)
+        raise MovedOn
     # SAFETY(lost-range-new-k) §10: an open range that a restore took away is promised again under a
     # higher k
     k = snapshot.k + 1 if promise.is_open else snapshot.k
-    if table.tombstones is not None:
-        if is_moved:
-            _check_moved_tombstones(promise, table.tombstones, former)
-        now = _accept_tombstones(promise, table.tombstones, k, is_range_written=bool(newer))
-        snapshot = replace(snapshot, tombstones=now)
+    if is_moved:
+        _check_moved_beside(promise, table, former)
+    snapshot = _accept_beside(promise, table, snapshot, k, is_range_written=bool(newer))
     restored = replace(confirmed(in_chain, snapshot), table_id=snapshot.table_id)
     if newer:
-        record = chain.put(done(record, restored))
-        report_done(chain, promise, restored)
+        aside = rows_aside(promise, snapshot.refused)
+        record = chain.put(done(record, restored, aside))
+        report_done(chain, promise, restored, aside)
         return record
     record = with_table(record, replace(restored, k=k))
     return put_promise(chain, record, table.target) if record.kind == INTENT else chain.put(record)
@@ -108,18 +113,64 @@ def _check_moved(promise: Promise, held: Held, former: str) -> None:
         )
 
 
-def _check_moved_tombstones(promise: Promise, tombstones: Tombstones, former: str) -> None:
-    """Check that the tombstones moved with their table.
+def _check_newer(promise: Promise, newer: Sequence[Change]) -> None:
+    """Check that the ranges since the confirmed version are the open one, or none.
+
+    Raises:
+        PlanError: there are others.
+    """
+    ks = [change.k for change in newer]
+    is_promised = promise.is_open and ks == [promise.table.k] and is_as_promised(promise, newer[0])
+    if newer and not is_promised:
+        raise _cannot_accept(
+            promise,
+            f"it holds the ranges {ks} of the log, from position {newer[0].cut} on, which the "
+            "lifecycle does not have",
+        )
+
+
+def _check_moved_beside(promise: Promise, table: Table, former: str) -> None:
+    """Check that tombstones and refused rows moved with their table.
 
     Raises:
         PlanError: they are missing at the new place, or are others.
     """
-    found = snapshot_of_tombstones(promise, tombstones)
-    if found is None or found.table_id != promise.table.tombstones_id:
-        raise PlanError(
-            f"{promise.target.tombstones} does not have the deleted keys of {former}: move "
-            f"{former}_tombstones there too"
-        )
+    kept = []
+    if table.tombstones is not None:
+        kept.append((tombstones_of(promise), snapshot_of_tombstones(promise, table.tombstones)))
+    if promise.table.refused is not None and table.refused is not None:
+        kept.append((refused_of(promise), snapshot_of_refused(promise, table.refused)))
+    for beside, found in kept:
+        if found is None or found.table_id != beside.confirmed.table_id:
+            was = former + beside.url.removeprefix(promise.target.table)
+            raise PlanError(f"{beside.url} is not {was}, moved: move that folder there too")
+
+
+def _accept_beside(
+    promise: Promise, table: Table, snapshot: TableState, k: int, *, is_range_written: bool
+) -> TableState:
+    """The snapshot of the table with those of its refused rows and tombstones, which are accepted.
+
+    Args:
+        promise: that of the newest record of the chain.
+        table: the table.
+        snapshot: its newest snapshot.
+        k: as for `_accept_tombstones`.
+        is_range_written: whether the table holds the open range.
+
+    Raises:
+        PlanError: one of them does not fit the chain.
+    """
+    if promise.table.refused is not None and table.refused is not None:
+        now = _accept_refused(promise, table.refused, is_range_written=is_range_written)
+        snapshot = replace(snapshot, refused=now)
+        # The tombstones of a range are those of its rows without these.
+        refused = BesideTable(now.table_id, now.version)
+        promise = replace(promise, table=replace(promise.table, refused=refused))
+    if table.tombstones is not None:
+        now = _accept_tombstones(promise, table.tombstones, k, is_range_written=is_range_written)
+        snapshot = replace(snapshot, tombstones=now)
+    return snapshot
 
 
 def _cannot_accept(promise: Promise, why: str) -> PlanError:
@@ -143,10 +194,11 @@ def _accept_tombstones(
     Raises:
         PlanError: they belong to another table, or their history contradicts the chain.
     """
-    held = tombstones.held(promise.table.app_id, promise.table.tombstones_version)
+    beside = tombstones_of(promise)
+    held = tombstones.held(promise.table.app_id, beside.confirmed.version)
     tombstones.prepare()
-    if held is not None and held.table.table_id == promise.table.tombstones_id:
-        _check_accepted(promise, held)
+    if held is not None and held.table.table_id == beside.confirmed.table_id:
+        _check_accepted(promise, beside, held)
     now = snapshot_of_tombstones(promise, tombstones)
     assert now is not None
     # SAFETY(tombstones-again) §10: if accepted tombstones have the transaction of the open range,
@@ -160,22 +212,54 @@ def _accept_tombstones(
     return now
 
 
-def _check_accepted(promise: Promise, held: Held) -> None:
-    """Compare the history of the tombstones with the chain.
+def _accept_refused(promise: Promise, refused: Refused, *, is_range_written: bool) -> TableState:
+    """Take the refused rows as they are, and make a new table if there is none.
+
+    Args:
+        promise: that of the newest record of the chain.
+        refused: the table of refused rows.
+        is_range_written: whether the table holds the open range.
+
+    Returns:
+        The snapshot that the next record confirms.
 
     Raises:
-        PlanError: they hold less than at their confirmed version, or a range that the chain lacks.
+        PlanError: they belong to another table, or their history contradicts the chain.
     """
-    url, confirmed = promise.target.tombstones, promise.table.tombstones_version
+    beside = refused_of(promise)
+    held = refused.held(promise.table.app_id, beside.confirmed.version)
+    refused.prepare()
+    ranges: list[int] = []
+    if held is not None and held.table.table_id == beside.confirmed.table_id:
+        _check_accepted(promise, beside, held)
+        ranges = [each.k for each in held.ranges]
+    # SAFETY(aside-not-lost) §10: a range whose rows stepped aside is done only if those rows are
+    # there
+    if is_range_written and promise.is_aside and promise.table.k not in ranges:
+        raise _cannot_accept(
+            promise,
+            f"it holds range {promise.table.k}, and {beside.url} lacks the rows that stepped aside "
+            "from it. Restore that table to a version with them, or this one to a version without "
+            "the range",
+        )
+    now = snapshot_of_refused(promise, refused)
+    assert now is not None
+    return now
+
+
+def _check_accepted(promise: Promise, beside: Beside, held: Held) -> None:
+    """Compare the history of a table beside the table with the chain.
+
+    Raises:
+        PlanError: it holds less than at its confirmed version, or a range that the chain lacks.
+    """
+    url, confirmed = beside.url, beside.confirmed.version
     why = held.unknown
     if held.overwrite is not None:
         why = f"version {held.overwrite.version} is a {held.overwrite.operation}"
     if why:
         raise PlanError(
-            f"{url} may hold less than its version {confirmed}: {why}. "
-            f"{tombstones_way_back(promise)}"
+            f"{url} may hold less than its version {confirmed}: {why}. {beside.way_back()}"
         )
     if unknown := sorted({each.k for each in held.ranges if each.k > promise.table.k}):
-        raise PlanError(
-            f"{url} holds ranges {unknown}, which the chain lacks. {tombstones_way_back(promise)}"
-        )
+        raise PlanError(f"{url} holds ranges {unknown}, which the chain lacks. {beside.way_back()}")

@@ -34,10 +34,11 @@ from sparkwal.lifecycle.opening import check_apart
 from sparkwal.lifecycle.table import (
     Snapshots,
     TableColumns,
+    check_beside,
     check_history,
-    check_tombstones,
     holds_open_range,
     snapshot_of,
+    tombstones_of,
 )
 from sparkwal.options.reading import RANGE, TRIGGERS, SourceOptions
 from sparkwal.options.store import refuse
@@ -417,7 +418,7 @@ def _pin_tombstones(promise: Promise, pins: _Pins, tombstones: Snapshots) -> int
     # SAFETY(tombstones-ahead-again) §10: if the tombstones are ahead of a chain, all are read again
     if any(change.log_id == table.app_id and change.k > table.k for change in changes):
         return None
-    check_tombstones(promise, snapshot, is_range_written=pins.has_open_range)
+    check_beside(promise, tombstones_of(promise), snapshot, is_due=pins.has_open_range)
     assert snapshot is not None
     return snapshot.version
 

@@ -9,7 +9,9 @@ read again and holds it. Any process can finish a range that a crashed process l
 A promised range must reach the table, or be given up. So the columns of each log are checked before
 the promise. Only the table decides whether it takes the rows. If it refuses those of several logs,
 the range is given up, and each half of the logs gets a range of its own, until the logs are found
-whose rows it refuses. A log that does not fit, or is refused, stops no other.
+whose rows it refuses. A log that does not fit, or is refused, stops no other. It waits, or, if the
+policy says so, the next range of it alone goes to the table without the rows that it refuses: they
+step aside into a table of their own first.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +22,6 @@ from typing import TypeVar
 
 from sparkwal import events
 from sparkwal.errors import OptionError, PlanError, ReadError, SparkWalError, WriteError
-from sparkwal.format import schema
 from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle_record import (
     ChainRecord,
@@ -36,6 +37,7 @@ from sparkwal.lifecycle.consumers.readers import look_at_readers
 from sparkwal.lifecycle.known_log import Collection, KnownLog, Range, noted, other_logs
 from sparkwal.lifecycle.opening import check_same_target
 from sparkwal.lifecycle.policy import Policy, at_rest, decide_together, measure
+from sparkwal.lifecycle.range_rows import unreadable
 from sparkwal.lifecycle.table import (
     Table,
     TableConflict,
@@ -43,17 +45,15 @@ from sparkwal.lifecycle.table import (
     confirm,
     confirmed,
     is_burned,
+    rows_aside,
+    with_refused,
     write_open_range,
 )
 from sparkwal.protocol.chain import Chain, MovedOn
 from sparkwal.protocol.lifecycle_steps import burned, done, promised, with_logs, with_table
-from sparkwal.protocol.records import first_at_or_after, live_records
-from sparkwal.protocol.recovery import find_head
-from sparkwal.protocol.segments import with_copies
+from sparkwal.protocol.records import first_at_or_after
 from sparkwal.protocol.slots import SlotRecord
-from sparkwal.protocol.view import LogView
 from sparkwal.reading.listing import list_logs
-from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
 
@@ -218,7 +218,8 @@ class Cycle:
             return self._range_until(log, before_ms)
 
         ranges = self._each(range_of)
-        alone = [one for one in ranges if self.logs[one.sequencer].state(self.record).refused_ms]
+        states = {one.sequencer: self.logs[one.sequencer].state(self.record) for one in ranges}
+        alone = [one for one in ranges if states[one.sequencer].is_alone]
         self._bring([one for one in ranges if one not in alone], table)
         for one in alone:
             self._bring([one], table)
@@ -287,7 +288,9 @@ class Cycle:
         state = log.state(self.record)
         if before_ms is None:
             return None
-        if len(self.logs) > 1 and (wait_ms := self._wait_of(state)) > 0:
+        tries_aside = self.policy.sets_aside and not state.aside
+        wait_ms = 0 if tries_aside else self._wait_of(state)
+        if len(self.logs) > 1 and wait_ms > 0:
             raise WriteError(
                 f"{state.table} refused rows of {log.log.url} from position {state.start} on. They "
                 f"are tried again in {wait_ms // 1000} s, or at once by a run of this log alone. "
@@ -343,9 +346,21 @@ class Cycle:
         if not ranges:
             return None
         in_chain = before.table if before else self._new_table(ranges[0].log_id, table)
-        record = promised(self.record, in_chain, ranges, self.safeguards.grace_ms)
+        aside = self._steps_aside(ranges)
+        if aside and in_chain.refused is None:
+            with noted(self.logs[ranges[0].sequencer]):
+                in_chain = with_refused(in_chain, table)
+            if in_chain.refused is None:
+                return None
+        record = promised(self.record, in_chain, ranges, self.safeguards.grace_ms, aside=aside)
         self.record = put_promise(self.chain, record, table.target)
         return promise_to(self.record, table.target)
+
+    def _steps_aside(self, ranges: Sequence[OpenRange]) -> bool:
+        """Whether these are the range of one log, from which the refused rows step aside now."""
+        states = [self.logs[range_.sequencer].state(self.record) for range_ in ranges]
+        is_refused = [bool(state.refused_ms) for state in states] == [True]
+        return is_refused and self.policy.sets_aside
 
     def _fitting(self, ranges: Sequence[OpenRange]) -> list[OpenRange]:
         """The ranges of the logs without an error."""
@@ -429,8 +444,15 @@ class Cycle:
     def _finish(self, table: Table) -> dict[str, Range]:
         """Finish the open range, as `finish_range`. A log that was left out gets its error."""
         present = {log.log.name: log.head.live if log.head else None for log in self.present}
-        self.record, ranges, bad = finish_range(self.chain, self.record, table, present)
+        promise = promise_to(self.record, table.target)
+        gives_up = self.policy.sets_aside or promise.is_aside
+        self.record, ranges, bad = finish_range(
+            self.chain, self.record, table, present, gives_up=gives_up
+        )
         self.has_written = True
+        if self.policy.sets_aside and not promise.is_aside:
+            # Its next range, in this run, leaves these rows out.
+            bad = {name: error for name, error in bad.items() if not is_refusal(error)}
         self.errors |= bad
         for name in bad.keys() & self.logs.keys():
             self.logs[name].error = bad[name]
@@ -592,7 +614,12 @@ def put_promise(chain: Chain, record: ChainRecord, target: Target) -> ChainRecor
 
 
 def finish_range(
-    chain: Chain, record: ChainRecord, table: Table, present: Mapping[str, SlotRecord | None]
+    chain: Chain,
+    record: ChainRecord,
+    table: Table,
+    present: Mapping[str, SlotRecord | None],
+    *,
+    gives_up: bool = False,
 ) -> tuple[ChainRecord, dict[str, Range], dict[str, SparkWalError]]:
     """Finish the open range, or give it up if a log in it is bad and others wait.
 
@@ -605,6 +632,7 @@ def finish_range(
         table: the table.
         present: the logs that wait for the table, and the last record of each, if it was read. A
             single one waits until it is repaired.
+        gives_up: a single one gives a range up that the table refuses.
 
     Returns:
         As `close_range`, and the errors of the bad logs.
@@ -630,10 +658,11 @@ def finish_range(
         if failed is not None and not bad:
             raise failed
     if failed is not None:
-        if len(present.keys() | names) == 1:
+        if len(present.keys() | names) == 1 and not (gives_up and is_refusal(failed)):
             raise failed
-        reason = str(failed)
-        events.emit(events.CompactionSuspended(chain.log.root.url, failed.stage, reason))
+        if promise.is_aside or not (gives_up and is_refusal(failed)):
+            reason = str(failed)
+            events.emit(events.CompactionSuspended(chain.log.root.url, failed.stage, reason))
         snapshot = write_range(chain, record, table, burns=True)
         if not is_burned(promise, snapshot):
             # The table took the rows, and only its answer was lost.
@@ -739,8 +768,9 @@ def close_range(
             record, now, unreadable=bad.keys() - refused, refused=refused, now_ms=now_ms
         )
         return chain.put(given_up), {}
-    record = chain.put(done(record, now))
-    report_done(chain, promise, now)
+    aside = rows_aside(promise, snapshot.refused)
+    record = chain.put(done(record, now, aside))
+    report_done(chain, promise, now, aside)
     sizes = {(change.log_id, change.k): (change.rows, change.bytes) for change in snapshot.changes}
     rows, size = sizes.get(promise.range_id, (None, None))
     if len(promise.ranges) > 1:
@@ -751,36 +781,11 @@ def close_range(
     }
 
 
-def report_done(chain: Chain, promise: Promise, table: TableInChain) -> None:
-    """Emit an event for each log of a range that is done."""
+def report_done(chain: Chain, promise: Promise, table: TableInChain, aside: int) -> None:
+    """Emit an event for each log of a range that is done, and one for rows that stepped aside."""
     url, version = table.target.table, table.table_version
     for range_ in promise.ranges:
         path = chain.log.root.sequencer(range_.sequencer).url
         events.emit(events.CompactionDone(path, table.k, range_.to, url, version))
-
-
-def unreadable(root: LogStore, ranges: Iterable[OpenRange]) -> dict[str, SparkWalError]:
-    """Read all rows of ranges, side by side.
-
-    Args:
-        root: the log at the path.
-        ranges: the ranges, one for each log.
-
-    Returns:
-        The errors of the logs that cannot be read, by name.
-    """
-
-    def check(part: OpenRange) -> tuple[str, SparkWalError | None]:
-        log = with_copies(root.sequencer(part.sequencer))
-        try:
-            view = LogView(log, find_head(log).window, part.log_id)
-            for record in live_records(view, part.cut, part.to):
-                columns = schema.to_arrow(record.spark_schema)
-                for _ in read_pieces(log, pieces_of(log, record), columns):
-                    pass
-        except SparkWalError as error:
-            return part.sequencer, error
-        return part.sequencer, None
-
-    checked = run_parallel(root.store, check, ranges)
-    return {name: error for name, error in checked if error is not None}
+        if aside:
+            events.emit(events.RowsAside(path, table.k, aside, promise.target.refused))

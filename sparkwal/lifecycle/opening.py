@@ -4,6 +4,7 @@ Only this module chooses a format.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError
@@ -76,7 +77,13 @@ class CheckedTable:
 
     def __init__(self, target: Target, options: StoreOptions) -> None:
         self.target = target
+        self._options = options
         self._table = open_table(target, options)
+
+    @property
+    def refused(self) -> "CheckedTable":
+        """The table of the rows that this one refuses."""
+        return CheckedTable(replace(self.target, table=self.target.refused), self._options)
 
     def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
         """Read the newest snapshot. See `Snapshots.snapshot`."""
@@ -102,8 +109,13 @@ class CheckedTable:
         self.prepare()
 
 
-def check_apart(path: str, target: Target) -> None:
+def check_apart(path: str, target: Target, *, sets_aside: bool = False) -> None:
     """Check that a log may have a table, and that neither of the two is inside the other.
+
+    Args:
+        path: the log.
+        target: the table.
+        sets_aside: rows that the table refuses may step aside.
 
     Raises:
         OptionError: a cleanup of the table's folder would delete the log, or a log of a sequencer
@@ -117,17 +129,24 @@ def check_apart(path: str, target: Target) -> None:
     above, separator, name = path.strip().rstrip("/").rpartition("/" + sequencers_prefix(""))
     # The path may be that of a sequencer's log: then check the path above it.
     log = above if separator and "/" not in name else path
+    beside = []
     if target.keeps_tombstones:
+        beside.append((target.tombstones, "the deleted keys", "tombstoneHorizon=0"))
+    if sets_aside:
+        if not needs_spark(target):
+            raise OptionError(f"{target.table} keeps no refused rows: give refusedRows=wait")
+        beside.append((target.refused, "the refused rows", "refusedRows=wait"))
+    for url, what, way_out in beside:
         _, scheme_end, location = target.table.partition("://")
         if scheme_end and "/" not in location:
             raise OptionError(
-                f"{target.table} is a whole bucket, and the deleted keys of a table are kept "
-                "beside it: give the table a folder, or tombstoneHorizon=0"
+                f"{target.table} is a whole bucket, and {what} of a table are kept beside it: give "
+                f"the table a folder, or {way_out}"
             )
-        if overlap(log, target.tombstones):
+        if overlap(log, url):
             raise OptionError(
-                f"{target.tombstones} keeps the deleted keys of the table {target.table}, and the "
-                f"log {path} is there: name another table"
+                f"{url} keeps {what} of the table {target.table}, and the log {path} is there: "
+                "name another table"
             )
     if overlap(log, target.table):
         raise OptionError(
@@ -152,7 +171,9 @@ def check_place(table: str, options: StoreOptions) -> None:
     refuse_credentials(table, "the table's URL in the log")
     is_same = kind_of_store(table) == kind_of_store(options.path)
     named = [each.strip().rstrip("/") for each in (options.table_location or "").split(",")]
-    if not table.isprintable() or not (is_same or table.rstrip("/") in named):
+    # What lies beside a table that is named is on the same store.
+    plain = table.rstrip("/").removesuffix("_refused")
+    if not table.isprintable() or not (is_same or {table.rstrip("/"), plain} & {*named}):
         raise OptionError(
             f"the log names the table {table[:200]!r}, which is on another store than the log. "
             "Whoever writes the log could name any server, so a reader opens this table only with "

@@ -14,7 +14,7 @@ from sparkwal.format import keys
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import LogInChain
 from sparkwal.options.store import StoreOptions
-from sparkwal.options.types import boolean, duration, integer, option, size
+from sparkwal.options.types import boolean, duration, integer, one_of, option, size
 from sparkwal.options.writing import check_limits
 from sparkwal.protocol.liveness import last_live
 from sparkwal.protocol.records import about_bytes, first_at_or_after
@@ -28,6 +28,8 @@ from sparkwal.store.base import LogStore, numbered
 # machine's clock is misdated: to wait for its date might take years.
 MISDATED_MS = 15 * 60_000
 _SMALLEST_GRACE_MS = 3_600_000
+# The values of refusedRows.
+WAIT, ASIDE = "wait", "aside"
 # The number of records that are read to estimate the size of the waiting rows.
 _SAMPLES = 32
 # The most records that one call of `measure` counts. The next call continues after them.
@@ -85,6 +87,18 @@ class Policy:
         "table also the rows that the table lacks",
         "all; with a table: the rows that the table lacks",
     )
+    refused_rows: str = option(
+        "refusedRows",
+        one_of(WAIT, ASIDE),
+        WAIT,
+        "what a log does with rows that the table refuses: it waits with them, or they step aside "
+        "into {table}_refused and the others go to the table",
+    )
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether rows that the table refuses step aside."""
+        return self.refused_rows == ASIDE
 
     def __post_init__(self) -> None:
         self.check()
@@ -97,6 +111,8 @@ class Policy:
         """
         for field in fields(Policy):
             value = getattr(self, field.name)
+            if field.name == "refused_rows":
+                continue
             if value is not None and (not isinstance(value, int) or value < 0):
                 raise OptionError(f"{field.metadata['name']} is {value!r}; a whole number ≥ 0")
         check_limits(self.soft_limit, self.hard_limit)

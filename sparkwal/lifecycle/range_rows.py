@@ -1,7 +1,7 @@
 """Reads the rows of an open range without Spark."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -18,6 +18,7 @@ from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME
 from sparkwal.reading.planning import plan_ranges
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
+from sparkwal.store.parallel import run_parallel
 
 
 @dataclass(frozen=True)
@@ -104,3 +105,30 @@ def range_name(promise: Promise) -> str:
         more = ", …" if len(parts) > 3 else ""
         return f"range {promise.table.k} of {len(parts)} logs ({names}{more})"
     return f"positions {parts[0].cut}…{parts[0].to - 1} (range {promise.table.k})"
+
+
+def unreadable(root: LogStore, ranges: Iterable[OpenRange]) -> dict[str, SparkWalError]:
+    """Read all rows of ranges, side by side.
+
+    Args:
+        root: the log at the path.
+        ranges: the ranges, one for each log.
+
+    Returns:
+        The errors of the logs that cannot be read, by name.
+    """
+
+    def check(part: OpenRange) -> tuple[str, SparkWalError | None]:
+        log = with_copies(root.sequencer(part.sequencer))
+        try:
+            view = LogView(log, find_head(log).window, part.log_id)
+            for record in live_records(view, part.cut, part.to):
+                columns = to_arrow(record.spark_schema)
+                for _ in read_pieces(log, pieces_of(log, record), columns):
+                    pass
+        except SparkWalError as error:
+            return part.sequencer, error
+        return part.sequencer, None
+
+    checked = run_parallel(root.store, check, ranges)
+    return {name: error for name, error in checked if error is not None}

@@ -10,6 +10,9 @@ compaction promises, writes and checks names no format:
   of a deleted key, and with it the sequence of the delete; an older row that arrives in a later
   range would bring the key back, so rows that are older than the tombstone of their key are
   dropped.
+- Rows that the table refuses may step aside, in the same run: they go before the range into the
+  table of refused rows, in a transaction of their own under the same number, and the table gets the
+  range without them.
 - The history answers which ranges came since a version, whether something may have taken rows
   away, and whether it reaches back to that version.
 """
@@ -20,8 +23,15 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from sparkwal.errors import ConfirmError
-from sparkwal.format.lifecycle_record import MERGE, NO_TABLE_VERSION, Promise, TableInChain, Target
+from sparkwal.errors import ConfirmError, PlanError
+from sparkwal.format.lifecycle_record import (
+    MERGE,
+    NO_TABLE_VERSION,
+    BesideTable,
+    Promise,
+    TableInChain,
+    Target,
+)
 from sparkwal.store.base import LogStore
 
 # Reads these columns of all rows of a version, in no particular order; None for all columns. It
@@ -34,6 +44,8 @@ DELETED_AT = "_wal_deleted_at"
 OF_ROW = "DELETE of its row, then VACUUM"
 # The property that names the table whose keys these are.
 OWNER = "sparkwal.tombstonesOf"
+# The property that names the table which refused these rows.
+REFUSED_BY = "sparkwal.refusedBy"
 
 
 class TableConflict(Exception):
@@ -84,6 +96,7 @@ class TableState:
             to the version that was asked for, or the table does not have it.
         newer: the number of versions since that one.
         tombstones: the newest snapshot of the table's tombstones, read after it.
+        refused: the same of the table of refused rows.
     """
 
     table_id: str
@@ -93,6 +106,7 @@ class TableState:
     complete: bool = True
     newer: int = 0
     tombstones: "TableState | None" = None
+    refused: "TableState | None" = None
 
 
 @dataclass(frozen=True)
@@ -282,6 +296,32 @@ class Tombstones(WrittenTable, Protocol):
         """
 
 
+class Refused(WrittenTable, Protocol):
+    """The table that keeps the rows of logs which another table refuses."""
+
+    def prepare(self) -> None:
+        """Create it if it does not exist, for the other table, which was read.
+
+        Raises:
+            PlanError: it is of another table.
+        """
+
+    def write(self, promise: Promise) -> None:
+        """Find the rows of the open range that the table refuses, and write them.
+
+        One transaction, also without such rows, removes rows of the log from the range's first
+        position on, which are left of ranges that were given up, and adds these.
+
+        Args:
+            promise: the open range, which takes positions of one log.
+
+        Raises:
+            TableConflict: another writer committed first.
+            ReadError: the range is unreadable.
+            WriteError: the rows cannot be found, or were not written.
+        """
+
+
 class Table(WrittenTable, Protocol):
     """A table that takes ranges of logs, each in one transaction."""
 
@@ -292,6 +332,11 @@ class Table(WrittenTable, Protocol):
     @property
     def tombstones(self) -> Tombstones | None:
         """Of the table; None if its target keeps none, or this process does not read them."""
+
+    @property
+    def refused(self) -> Refused | None:
+        """The table of the rows that this one refuses, which may not exist; None if its format has
+        none."""
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         """Check the table, and create it if it does not exist.
@@ -321,7 +366,8 @@ class Table(WrittenTable, Protocol):
         It skips dead records. Every record of a range must carry the id of its log.
 
         Args:
-            promise: the open range.
+            promise: the open range. If rows step aside, it names the version of the refused rows
+                that holds them.
             tombstones_version: the version of the tombstones. A row that is older than the
                 tombstone of its key is dropped.
 
@@ -354,13 +400,19 @@ def confirm(promise: Promise, table: Table) -> TableState:
         # Read after the table, which they may not be behind.
         is_written = holds_open_range(promise, snapshot)
         tombstones = snapshot_of_tombstones(promise, table.tombstones)
-        check_tombstones(promise, tombstones, is_range_written=is_written)
+        check_beside(promise, tombstones_of(promise), tombstones, is_due=is_written)
         snapshot = replace(snapshot, tombstones=tombstones)
+    if promise.table.refused is not None and table.refused is not None:
+        is_written = holds_open_range(promise, snapshot)
+        refused = snapshot_of_refused(promise, table.refused)
+        is_due = is_written and promise.is_aside
+        check_beside(promise, refused_of(promise), refused, is_due=is_due)
+        snapshot = replace(snapshot, refused=refused)
     return snapshot
 
 
 def write_open_range(promise: Promise, table: Table, snapshot: TableState) -> None:
-    """Write the open range, and before its rows the keys that it deletes.
+    """Write the open range, and before it the rows that step aside, and the keys that it deletes.
 
     Each write may be repeated: a table takes each transaction once.
 
@@ -373,6 +425,13 @@ def write_open_range(promise: Promise, table: Table, snapshot: TableState) -> No
         TableConflict: another writer committed first.
         CompactionError: the range was not written, or the tombstones do not hold its keys.
     """
+    if promise.is_aside:
+        assert table.refused is not None and snapshot.refused is not None
+        # SAFETY(aside-first) §10: the rows that step aside are written before the others, and the
+        # first write of them decides which
+        aside = _with_refused(promise, table.refused, snapshot.refused)
+        refused = BesideTable(aside.table_id, aside.version)
+        promise = replace(promise, table=replace(promise.table, refused=refused))
     if table.tombstones is None or snapshot.tombstones is None:
         table.write(promise)
         return
@@ -387,9 +446,26 @@ def _with_keys_of(promise: Promise, tombstones: Tombstones, snapshot: TableState
         return snapshot
     tombstones.write(promise)
     now = snapshot_of_tombstones(promise, tombstones)
-    check_tombstones(promise, now, is_range_written=True)
+    check_beside(promise, tombstones_of(promise), now, is_due=True)
     assert now is not None
     return now
+
+
+def _with_refused(promise: Promise, refused: Refused, snapshot: TableState) -> TableState:
+    """Write the rows that step aside from the open range, unless an earlier process did."""
+    if promise.range_id not in [(change.log_id, change.k) for change in snapshot.changes]:
+        refused.write(promise)
+        now = snapshot_of_refused(promise, refused)
+        check_beside(promise, refused_of(promise), now, is_due=True)
+        assert now is not None
+        return now
+    return snapshot
+
+
+def snapshot_of_refused(promise: Promise, refused: Snapshots) -> TableState | None:
+    """Read the newest snapshot of the refused rows, with the versions since the confirmed one."""
+    assert promise.table.refused is not None
+    return refused.snapshot(promise.table.app_id, promise.table.refused.version)
 
 
 def snapshot_of_tombstones(promise: Promise, tombstones: Snapshots) -> TableState | None:
@@ -516,9 +592,33 @@ def is_as_promised(promise: Promise, change: Change) -> bool:
     return not change.to or (change.cut, change.to) == next(iter(promised.values()), None)
 
 
+def rows_aside(promise: Promise, refused: TableState | None) -> int:
+    """The number of rows that stepped aside from the open range, as far as it is known."""
+    changes = refused.changes if refused else ()
+    counts = (x.rows or 0 for x in changes if (x.log_id, x.k) == promise.range_id)
+    return sum(counts) if promise.is_aside else 0
+
+
+def with_refused(in_chain: TableInChain, table: Table) -> TableInChain:
+    """The table in the chain with that of its refused rows, which is made if there is none.
+
+    Raises:
+        PlanError: it cannot be made.
+    """
+    if table.refused is None:
+        raise PlanError(f"{table.target.table} keeps no refused rows: give refusedRows=wait")
+    table.refused.prepare()
+    snapshot = table.refused.snapshot(in_chain.app_id, None)
+    if snapshot is None:
+        raise PlanError(f"{table.target.refused} was just made and does not exist; run it again")
+    return replace(in_chain, refused=BesideTable(snapshot.table_id, snapshot.version))
+
+
 def confirmed(table: TableInChain, snapshot: TableState) -> TableInChain:
     """The table in the chain, with the version that was confirmed, and that of the tombstones."""
     table = replace(table, table_version=snapshot.version)
+    if (refused := snapshot.refused) is not None:
+        table = replace(table, refused=BesideTable(refused.table_id, refused.version))
     if snapshot.tombstones is None:
         return table
     return replace(
@@ -546,67 +646,102 @@ def _positions(promise: Promise, name: str) -> str:
     return ", ".join(first) + (", …" if len(positions) > 3 else "")
 
 
-def check_tombstones(
-    promise: Promise, snapshot: TableState | None, *, is_range_written: bool
-) -> None:
-    """Check that the tombstones hold all that the lifecycle relies on.
+@dataclass(frozen=True)
+class Beside:
+    """What a table beside the table is for, in errors.
 
-    They may be ahead of the table, which gets the same range next. They may not be behind.
+    Attributes:
+        url: its URL.
+        keeps: what it keeps.
+        risk: what follows if something of it is missing.
+        confirmed: its version in the chain.
+    """
+
+    url: str
+    keeps: str
+    risk: str
+    confirmed: BesideTable
+
+    def missing(self, why: str) -> ConfirmError:
+        return ConfirmError(f"{why}. {self.risk}. {self.way_back()}")
+
+    def way_back(self) -> str:
+        """For people: the steps that bring it back."""
+        return (
+            f"Restore {self.url} to version {self.confirmed.version}, or delete its folder, which "
+            f"forgets {self.keeps} so far; then continue with --accept-table"
+        )
+
+
+def tombstones_of(promise: Promise) -> Beside:
+    """The tombstones, for errors."""
+    in_chain = promise.table
+    return Beside(
+        promise.target.tombstones,
+        f"the deleted keys of {promise.target.table}",
+        "A late row could bring a deleted key back",
+        BesideTable(in_chain.tombstones_id, in_chain.tombstones_version),
+    )
+
+
+def refused_of(promise: Promise) -> Beside:
+    """The table of refused rows, for errors. The chain has one."""
+    assert promise.table.refused is not None
+    return Beside(
+        promise.target.refused,
+        f"the rows that {promise.target.table} refused",
+        "Such rows could be in neither table",
+        promise.table.refused,
+    )
+
+
+def check_beside(
+    promise: Promise, beside: Beside, snapshot: TableState | None, *, is_due: bool
+) -> None:
+    """Check that a table beside the table holds all that the lifecycle relies on.
+
+    It may be ahead of the table, which gets the same range next. It may not be behind.
 
     Args:
         promise: that of the newest record of the chain.
-        snapshot: the newest snapshot of the tombstones, or None if there are none.
-        is_range_written: whether the table holds the open range.
+        beside: what it is for.
+        snapshot: its newest snapshot, or None if there is none.
+        is_due: whether it must hold the open range, if there is one.
 
     Raises:
-        ConfirmError: tombstones may be missing.
+        ConfirmError: rows of it may be missing.
     """
-    url, table = promise.target.tombstones, promise.target.table
+    url, confirmed = beside.url, beside.confirmed
+    named = f"{url}, which keeps {beside.keeps},"
     if snapshot is None:
-        raise _missing(promise, f"{url}, which keeps the deleted keys of {table}, is missing")
-    if snapshot.table_id != promise.table.tombstones_id:
-        raise _missing(
-            promise,
-            f"{url}, which keeps the deleted keys of {table}, was dropped and recreated: it is "
-            f"table {snapshot.table_id}, and was {promise.table.tombstones_id}",
+        raise beside.missing(f"{named} is missing")
+    if snapshot.table_id != confirmed.table_id:
+        raise beside.missing(
+            f"{named} was dropped and recreated: it is table {snapshot.table_id}, and was "
+            f"{confirmed.table_id}"
         )
     if not snapshot.complete:
-        before = f"version {promise.table.tombstones_version}, the last confirmed one"
-        raise _missing(promise, f"the history of {url} does not reach back to {before}")
-    # SAFETY(tombstones-undo-nothing) §10: no version of the tombstones since the confirmed one may
-    # have taken keys away
+        before = f"version {confirmed.version}, the last confirmed one"
+        raise beside.missing(f"the history of {url} does not reach back to {before}")
+    # SAFETY(beside-undoes-nothing) §10: no version of a table beside the table since the confirmed
+    # one may have taken rows away
     for change in snapshot.changes:
         if change.undoes:
             what = f"version {change.version} of {url} is a {change.operation}"
-            raise _missing(promise, f"{what}: deleted keys of {table} may be missing")
+            raise beside.missing(f"{what}: {beside.keeps} may be missing")
     ranges = [x.k for x in snapshot.changes if x.log_id == promise.table.app_id and x.k]
     # A slow writer may bring those of a range that was given up: the log still has their rows.
     if max(ranges, default=0) > promise.table.k:
-        raise _missing(
-            promise,
-            f"{url} holds the ranges {ranges} of the log since version "
-            f"{promise.table.tombstones_version}, and the last one promised is {promise.table.k}",
+        raise beside.missing(
+            f"{url} holds the ranges {ranges} of the log since version {confirmed.version}, and "
+            f"the last one promised is {promise.table.k}"
         )
-    # §10: the tombstones hold each range that the table holds
-    if is_range_written and promise.is_open and promise.table.k not in ranges:
-        raise _missing(
-            promise, f"{table} holds range {promise.table.k} of the log, and {url} does not"
+    # §10: tombstones and refused rows hold each range that the table holds
+    if is_due and promise.is_open and promise.table.k not in ranges:
+        table = promise.target.table
+        raise beside.missing(
+            f"{table} holds range {promise.table.k} of the log, and {url} does not"
         )
-
-
-def _missing(promise: Promise, why: str) -> ConfirmError:
-    return ConfirmError(
-        f"{why}. A late row could bring a deleted key back. {tombstones_way_back(promise)}"
-    )
-
-
-def tombstones_way_back(promise: Promise) -> str:
-    """For people: the steps that bring the tombstones back."""
-    return (
-        f"Restore {promise.target.tombstones} to version {promise.table.tombstones_version}, or "
-        "delete its folder, which forgets the keys that were deleted so far; then continue with "
-        "--accept-table"
-    )
 
 
 def with_tombstones(target: Target, horizon_ms: int) -> Target:

@@ -178,6 +178,7 @@ class LogMetrics:
         meter.set(table.COMPACTION_LAG_TIME, None if lag is None else lag / 1000, *labels)
         open_for = time.time() - record.timestamp_ms / 1000 if state.is_open else 0.0
         meter.set(table.COMPACTION_OPEN, max(open_for, 0.0), *labels)
+        meter.set(table.ROWS_ASIDE, state.rows_aside, *labels)
 
     def _forget_consumers(self, names: set[str]) -> None:
         for metric in table.METRICS:

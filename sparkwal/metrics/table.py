@@ -201,6 +201,12 @@ COMPACTION_OPEN = _metric(
     "Time since a range was promised to the table and not confirmed; 0: no range is open.",
     "records",
 )
+ROWS_ASIDE = _metric(
+    "rows_aside",
+    "gauge",
+    "Rows that the table refused and that stepped aside into its table of refused rows.",
+    "records",
+)
 COMPACTIONS = _metric("compactions", "counter", "Ranges confirmed in the table.", "lifecycle")
 COMPACTION_RETRIES = _metric(
     "compaction_retries",

@@ -101,6 +101,7 @@ class LifecycleKeywords(StoreKeywords, total=False):
     hardLimitBytes: int | str
     retainSeconds: int | str
     retainBytes: int | str
+    refusedRows: str
     gcGrace: int | str
     consumerExpiry: int | str
     tombstoneHorizon: int | str

@@ -22,7 +22,12 @@ from sparkwal.format.lifecycle_record import (
 
 
 def promised(
-    record: ChainRecord, table: TableInChain, ranges: Sequence[OpenRange], gc_grace_ms: int
+    record: ChainRecord,
+    table: TableInChain,
+    ranges: Sequence[OpenRange],
+    gc_grace_ms: int,
+    *,
+    aside: bool = False,
 ) -> ChainRecord:
     """Promise ranges of logs to a table, as its next range.
 
@@ -31,28 +36,43 @@ def promised(
         table: the table as it was confirmed last; for the first promise its `k` is 0.
         ranges: one for each log.
         gc_grace_ms: the grace, if it is longer than that of the chain.
+        aside: the rows that the table refuses step aside. Then it is the range of one log.
     """
-    url = table.target.table
+    url, k = table.target.table, table.k + 1
     logs = dict(record.logs)
     for range_ in ranges:
         log = logs.get(range_.sequencer, LogInChain(range_.log_id))
-        logs[range_.sequencer] = replace(log, cut=range_.cut, to=range_.to, table=url)
-    tables = {**record.tables, url: replace(table, k=table.k + 1)}
+        # SAFETY(aside-until-done) §10: rows of a log step aside from each range until one is done
+        of_range = k if aside or log.aside else 0
+        assert len(ranges) == 1 or not of_range
+        logs[range_.sequencer] = replace(
+            log, cut=range_.cut, to=range_.to, table=url, aside=of_range
+        )
+    tables = {**record.tables, url: replace(table, k=k)}
     grace_ms = longer_grace(record, gc_grace_ms)
     return replace(record, kind=INTENT, logs=logs, tables=tables, gc_grace_ms=grace_ms)
 
 
-def done(record: ChainRecord, table: TableInChain) -> ChainRecord:
+def done(record: ChainRecord, table: TableInChain, rows_aside: int = 0) -> ChainRecord:
     """Close the open range of a table, which holds it.
 
     Args:
         record: the newest record, with the open range.
         table: the table, as it was confirmed after the write.
+        rows_aside: the number of rows that stepped aside from the range.
     """
     url = table.target.table
-    # SAFETY(done-closes-all) §10: a range that is done is done for each log that it takes
     logs = {
-        name: replace(log, cut=log.to, unreadable=0, refused_ms=0, tried_ms=0)
+        name: replace(
+            log,
+            # SAFETY(done-closes-all) §10: a range that is done is done for each log that it takes
+            cut=log.to,
+            unreadable=0,
+            refused_ms=0,
+            tried_ms=0,
+            aside=0,
+            rows_aside=log.rows_aside + rows_aside,
+        )
         if log.is_open and log.table == url
         else log
         for name, log in record.logs.items()

@@ -20,19 +20,19 @@ METADATA = {
     "_wal_batch_id": "long",
     "_wal_query_id": "string",
 }
-# The number of a row in its commit and partition. Spark does not use it.
+# The number of a row in its commit and partition. In Spark only a compaction uses it.
 ROW = "_wal_row"
-
-
+POSITION = "_wal_position"
+PARTITION = "_wal_partition"
 # The one with the time of a row's commit.
 COMMIT_TIME = "_wal_timestamp"
 # The names of the columns that a row's record has, as `names_text`. Only a MERGE uses it.
 COLUMNS = "_wal_columns"
-_HIDDEN = {COLUMNS: "string"}
+_HIDDEN = {COLUMNS: "string", ROW: "long"}
 
 
 def with_hidden(spark_schema: str, *names: str) -> str:
-    """The schema with COMMIT_TIME or COLUMNS after the log's own columns."""
+    """The schema with columns of METADATA, COLUMNS or ROW after the log's own columns."""
     types = METADATA | _HIDDEN
     extra = [{"name": x, "type": types[x], "nullable": True, "metadata": {}} for x in names]
     return schema.append_fields(spark_schema, extra)

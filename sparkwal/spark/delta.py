@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -25,6 +25,7 @@ from sparkwal.format.lifecycle_record import (
 from sparkwal.format.schema import columns, normalize, quoted
 from sparkwal.format.widening import widened
 from sparkwal.lifecycle.delta.fitting import (
+    GENERATED,
     NULL_PARTITIONS,
     adds_columns,
     filled_by_delta,
@@ -61,6 +62,8 @@ from sparkwal.spark.delta_writing import (
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.keyed_rows import after_merge, merged_partial_rows, winning_rows
 from sparkwal.spark.readable import is_sparkwal_error, one_line
+from sparkwal.spark.refused import PLACE, SparkRefused
+from sparkwal.spark.refusing import CHECK, NotFound, refused_rows, scratch_table
 from sparkwal.spark.source import packed
 from sparkwal.spark.tombstones import DELETES, SparkTombstones, without_late
 from sparkwal.store.base import LogStore
@@ -146,6 +149,7 @@ class SparkDeltaTable(WrittenHistory):
         self.tombstones: Tombstones | None = None
         if target.keeps_tombstones:
             self.tombstones = SparkTombstones(spark, target, self._log, self._winners)
+        self.refused = SparkRefused(spark, target, self._log, self._refused_rows)
         # The range that was read last, its winning rows, and all rows that are cached for it.
         self._read: tuple[Promise, _RangeRows] | None = None
         self._won: tuple[Promise, DataFrame] | None = None
@@ -210,12 +214,23 @@ class SparkDeltaTable(WrittenHistory):
             self._forget_range()
 
     def _rows(self, session: SparkSession, promise: Promise) -> _RangeRows:
-        """The rows of the open range as the table stores them. The range is planned once."""
-        if self._read is not None and self._read[0] == promise:
-            return self._read[1]
-        hidden: list[str] = []
+        """The rows of the open range that the table gets. The range is planned once."""
+        if self._read is None or self._read[0] != promise:
+            found = self._whole(session, promise)
+            if promise.is_aside:
+                # A broadcast keeps the order of the rows.
+                places = F.broadcast(self.refused.places(session, promise))
+                rows = found.rows.join(places, [*PLACE], "left_anti").drop(*PLACE, COMMIT_TIME)
+                found = replace(found, rows=rows, time="")
+            self._read = promise, found
+        return self._read[1]
+
+    def _whole(self, session: SparkSession, promise: Promise) -> _RangeRows:
+        """The rows of the open range as the table stores them; with their places if some of them
+        step aside."""
+        hidden: list[str] = [*PLACE, COMMIT_TIME] if promise.is_aside else []
         if self.target.mode == MERGE:
-            hidden = [*([COMMIT_TIME] if len(promise.ranges) > 1 else []), COLUMNS]
+            hidden += [*([COMMIT_TIME] if len(promise.ranges) > 1 else []), COLUMNS]
         try:
             # Spark would plan each log by itself.
             parallelism = session.sparkContext.defaultParallelism
@@ -236,8 +251,55 @@ class SparkDeltaTable(WrittenHistory):
         time = COMMIT_TIME if COMMIT_TIME in hidden else ""
         kept = columns(in_table).keys() - {*filled_by_delta(in_table)}
         partial = partial_columns(self.target, read.common, read.spark_schema, kept)
-        self._read = promise, _RangeRows(stored, time, partial)
-        return self._read[1]
+        return _RangeRows(stored, time, partial)
+
+    def _refused_rows(self, promise: Promise) -> DataFrame:
+        """The rows of the open range that the table refuses, each by itself.
+
+        Raises:
+            WriteError: they cannot be found, or the table takes some rows only with others.
+        """
+        session = isolated_session(self._spark)
+        # An expression that two rules share must fail inside of each.
+        session.conf.set("spark.sql.subexpressionElimination.enabled", "false")
+        of = self._whole(session, promise)
+        table = self._log
+        rows = of.rows.drop(COLUMNS)
+        if self.target.mode == MERGE:
+            if why := self._depends_on_table(of):
+                raise refused(self.target.table, promise, why)
+            if self.target.delete_when:
+                in_log = rows.drop(*PLACE, COMMIT_TIME).schema
+                rows = rows.where(~deletes(self.target.delete_when, in_log, is_own=True))
+        rows = rows.persist()
+        try:
+            folder = spark_path(self.target.refused)
+            with scratch_table(session, self._path, folder, promise.table.k) as scratch:
+                found = refused_rows(rows, table.spark_schema, table.properties, scratch).persist()
+                found.count()
+                return found
+        except NotFound as error:
+            why = f"{error}, so none of its rows steps aside"
+            raise refused(self.target.table, promise, why) from error
+        finally:
+            rows.unpersist()
+
+    def _depends_on_table(self, of: _RangeRows) -> str:
+        """Why only a MERGE shows whether the table takes a row; "" if the row alone shows it."""
+        if of.partial:
+            return f"records of it lack columns ({', '.join(sorted(of.partial))})"
+        given = {name.lower() for name in of.rows.columns}
+        fields = json.loads(self._log.spark_schema)["fields"]
+        own = [
+            each["name"]
+            for each in fields
+            if each["name"].lower() not in given and GENERATED not in (each.get("metadata") or {})
+        ]
+        has_rules = any(name.startswith(CHECK) for name in self._log.properties)
+        has_rules = has_rules or any(GENERATED in (each.get("metadata") or {}) for each in fields)
+        if own and has_rules:
+            return f"its rules may use columns that the log lacks ({', '.join(own)})"
+        return ""
 
     def _winners(self, session: SparkSession, promise: Promise) -> DataFrame:
         """The winning rows of the open range. With tombstones two tables take them."""

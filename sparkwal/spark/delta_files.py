@@ -26,7 +26,9 @@ _WAIT = "wait if it works; if it is stopped or hangs, resume it (kill -CONT) or 
 # With this property, a table forgets the transaction of a log that was idle for that time.
 FORGETS = "delta.setTransactionRetentionDuration"
 
-_DELTA = "org.apache.spark.sql.delta"
+# The folder of a table's transaction log.
+LOG_FOLDER = "_delta_log"
+DELTA = "org.apache.spark.sql.delta"
 _STORAGE = "io.delta.storage."
 
 # The LogStores of Delta that put a version only if it is absent, for each file system. On a local
@@ -95,7 +97,7 @@ class HadoopFiles:
                 stream.close()
 
     def _file(self, name: str) -> Any:
-        return self._file_name(f"{self._path}/_delta_log/{name}".rstrip("/"))
+        return self._file_name(f"{self._path}/{LOG_FOLDER}/{name}".rstrip("/"))
 
     def _system(self) -> Any:
         conf = self._session._jsparkSession.sessionState().newHadoopConf()
@@ -164,7 +166,7 @@ def check_put_if_absent(session: SparkSession, path: str) -> None:
     if store == s3a.LOG_STORE and scheme == "s3a":
         _require_conditional_create(session)
     # Trust a class that is not Delta's own: the user configured it.
-    is_deltas = store.startswith((_STORAGE, _DELTA))
+    is_deltas = store.startswith((_STORAGE, DELTA))
     if not is_deltas or store.removeprefix(_STORAGE) in _ATOMIC.get(scheme, ()):
         return
     advice = (
@@ -224,7 +226,7 @@ def _lock_holder(descriptor: int) -> str:
 def _log_store(session: SparkSession, path: str) -> str:
     jvm = session._jvm
     assert jvm is not None
-    stores = getattr(getattr(jvm, f"{_DELTA}.storage.LogStore$"), "MODULE$")
+    stores = getattr(getattr(jvm, f"{DELTA}.storage.LogStore$"), "MODULE$")
     store = stores.apply(session._jsparkSession)
     if store.getClass().getSimpleName() == "DelegatingLogStore":
         store = store.getDelegate(getattr(jvm, "org.apache.hadoop.fs.Path")(path))

@@ -82,7 +82,7 @@ class Lifecycle(Coordinator):
         written: Table | None = None
         if target is not None:
             target = with_tombstones(target, settings.tombstone_horizon_ms)
-            check_apart(settings.path, target)
+            check_apart(settings.path, target, sets_aside=settings.sets_aside)
             written = open_written(target, log) if not needs_spark(target) else None
         if target is not None and written is None:
             if spark is None:

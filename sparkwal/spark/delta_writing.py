@@ -8,14 +8,17 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkwal.errors import ReadError, TableReadError, WriteError
+from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import Promise
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.range_rows import range_name
 from sparkwal.lifecycle.table import Held, TableConflict, TableState, named_range
+from sparkwal.spark.delta_files import FORGETS
 from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
 from sparkwal.spark.registering import register_once
 
+# With deletion vectors, MERGE fails on a row whose key is null (Delta 4.4).
+VECTORS = "delta.enableDeletionVectors"
 # The errors of Delta if another writer of the table committed first.
 _CONFLICT = re.compile(
     r"\[DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED|SCHEMA_CHANGE_SINCE_ANALYSIS)"
@@ -133,6 +136,32 @@ def create_table(builder: Any, log: DeltaLog) -> None:
     except Exception:
         if not log.update():
             raise
+
+
+def check_beside(log: DeltaLog, url: str, keeps: str, owner: str, table_id: str) -> None:
+    """Check that a table beside a table belongs to it, and keeps its transactions.
+
+    Args:
+        log: its transaction log.
+        url: its URL.
+        keeps: what it keeps, for people.
+        owner: the property that names the id of its table.
+        table_id: that id.
+
+    Raises:
+        PlanError: it does not.
+    """
+    found = log.properties.get(owner)
+    if found != table_id:
+        raise PlanError(
+            f"{url} should keep {keeps}, and it is of {f'table {found}' if found else 'none'}: "
+            "delete that folder if it is left from an earlier table, or name another table"
+        )
+    if FORGETS in log.properties:
+        raise PlanError(
+            f"{url} has {FORGETS}, and would forget which ranges it holds. ALTER TABLE "
+            f"delta.`{url}` UNSET TBLPROPERTIES ('{FORGETS}')"
+        )
 
 
 def delta_tables(session: SparkSession) -> Any:

@@ -16,7 +16,7 @@ from sparkwal.spark.tombstones import DELETES, without_late
 
 # Temporary columns, which neither the log nor the table has.
 _ORDER = "_wal_order"
-_ROW = "_wal_row"
+_ROW = "_wal_winner"
 _SEQUENCE = "_wal_sequence"
 _DELETED = "_wal_deleted"
 

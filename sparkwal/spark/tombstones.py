@@ -16,9 +16,11 @@ from sparkwal.lifecycle.delta.fitting import type_problems
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.merging.keyed import resolve
 from sparkwal.lifecycle.table import DELETED_AT, OWNER, SEQUENCE
-from sparkwal.spark.delta_files import FORGETS, delta_log, spark_path, table_lock
+from sparkwal.spark.delta_files import delta_log, spark_path, table_lock
 from sparkwal.spark.delta_writing import (
+    VECTORS,
     WrittenHistory,
+    check_beside,
     create_table,
     delta_tables,
     explained,
@@ -32,8 +34,6 @@ _EARLIEST_US = -(2**62)
 # Whether a row of the winners deletes its key.
 DELETES = "_wal_deletes"
 _MAPPING = "delta.columnMapping.mode"
-# With deletion vectors, MERGE fails on a row whose key is null (Delta 4.4).
-_VECTORS = "delta.enableDeletionVectors"
 # Finds the winners of a range: one row for each key, with the column DELETES.
 Winners = Callable[[SparkSession, Promise], DataFrame]
 
@@ -87,18 +87,8 @@ class SparkTombstones(WrittenHistory):
                 self._log.update()
         except Exception as error:
             raise PlanError(f"{url} is unusable: {one_line(error)}") from error
-        owner = self._log.properties.get(OWNER)
-        if owner != self._table.table_id:
-            raise PlanError(
-                f"{url} should keep the deleted keys of {self._target.table}, and it is of "
-                f"{f'table {owner}' if owner else 'none'}: delete that folder if it is left from "
-                "an earlier table, or name another table"
-            )
-        if FORGETS in self._log.properties:
-            raise PlanError(
-                f"{url} has {FORGETS}, and would forget which ranges it holds. ALTER TABLE "
-                f"delta.`{url}` UNSET TBLPROPERTIES ('{FORGETS}')"
-            )
+        keeps = f"the deleted keys of {self._target.table}"
+        check_beside(self._log, url, keeps, OWNER, self._table.table_id)
         for problem in type_problems(self._schema(), self._log.spark_schema, url):
             raise PlanError(problem)
 
@@ -122,7 +112,7 @@ class SparkTombstones(WrittenHistory):
         session: Any = self._session._jsparkSession
         making = delta_tables(self._session).createIfNotExists(session).location(self._path)
         making = making.addColumns(session.parseDataType(self._schema()))
-        making = making.property(OWNER, self._table.table_id).property(_VECTORS, "false")
+        making = making.property(OWNER, self._table.table_id).property(VECTORS, "false")
         if (mode := self._table.properties.get(_MAPPING)) is not None:
             # Delta allows some column names only with column mapping.
             making = making.property(_MAPPING, mode)

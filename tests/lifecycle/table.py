@@ -219,13 +219,80 @@ class ModelTombstones:
         return History(f"{self._table.table_id} tombstones", self.versions)
 
 
+class ModelRefused:
+    """The rows that a table in memory refuses: (range, log_id, position, value)."""
+
+    def __init__(self, table: ModelTable) -> None:
+        self._table = table
+        self.versions: Versions = ()
+
+    def prepare(self) -> None:
+        self.versions = self.versions or CREATED
+
+    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
+        return self._history.snapshot(log_id, since, k)
+
+    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
+        return self._history.held(log_id, since, k)
+
+    def write(self, promise: Promise) -> None:
+        begun = len(self.versions) - 1
+        placed = self._table.placed(promise)
+        self._table.before("find")
+        bad = tuple((promise.table.k, *row) for row in placed if row[2] in self._table.refuses)
+        self._table.before("aside")
+        (part,) = promise.ranges
+        left = part.log_id, part.cut
+        self.versions = stepped_aside(self.versions, begun, promise.range_id, left, bad)
+        self._table.before("went aside")
+
+    @property
+    def rows(self) -> list[tuple[int, str, int, int]]:
+        return [*self.versions[-1].rows] if self.versions else []
+
+    @property
+    def _history(self) -> History:
+        return History(f"{self._table.table_id} refused", self.versions)
+
+
+def stepped_aside(
+    versions: Versions,
+    begun: int,
+    range_id: tuple[str, int],
+    left: tuple[str, int],
+    rows: tuple[Any, ...],
+) -> Versions:
+    """Commit the rows that step aside from a range, unless the table took its number.
+
+    Args:
+        versions: those of the refused rows, each (range, log_id, position, …).
+        begun: the place of the version at which the transaction began.
+        range_id: its name.
+        left: the log, and the position from which on its rows are removed.
+        rows: the new ones.
+
+    Raises:
+        TableConflict: another writer was faster.
+    """
+    log_id, k = range_id
+    newest = versions[-1]
+    if dict(newest.txns).get(log_id, 0) >= k:
+        return versions
+    if len(versions) - 1 != begun:
+        raise TableConflict("the refused rows were written at the same time")
+    kept = (row for row in newest.rows if row[1] != left[0] or row[2] < left[1])
+    txns = tuple(sorted({**dict(newest.txns), log_id: k}.items()))
+    named = (("rows", len(rows)),)
+    return (*versions, Version("MERGE", log_id, k, False, (*kept, *rows), txns, named=named))
+
+
 class ModelTable:
     """A table in memory, as `sparkwal.lifecycle.table.Table`.
 
     Attributes:
         before: is called with the name of each step.
         oldest: the first version that the table still lists.
-        refused: the table takes no range with one of these rows.
+        refuses: the table takes no range with one of these rows.
     """
 
     def __init__(
@@ -241,7 +308,8 @@ class ModelTable:
         self.before: Callable[[str], None] = lambda step: None
         self.tombstones = ModelTombstones(self) if target.keeps_tombstones else None
         self.oldest = 0
-        self.refused: set[int] = set()
+        self.refuses: set[int] = set()
+        self.refused = ModelRefused(self)
         self._columns = ""
         self._numbers = numbers
 
@@ -276,7 +344,7 @@ class ModelTable:
         except InvalidLogError as error:
             raise ReadError(str(error)) from error
         self.before("write")
-        if bad := self.refused & {*rows}:
+        if bad := self.refuses & {*rows}:
             raise WriteError(f"the table refuses the row {min(bad)}")
         self._commit(promise, begun, tuple(rows))
         self.before("written")
@@ -318,12 +386,22 @@ class ModelTable:
         self.versions = written(self.versions, begun, (log_id, k), rows, tuple(named.items()))
 
     def read(self, promise: Promise) -> list[int]:
-        """The values of the open range."""
-        found: list[int] = []
+        """The values of the open range, without those that stepped aside."""
+        return [row[2] for row in self.placed(promise) if row not in self._aside(promise)]
+
+    def _aside(self, promise: Promise) -> set[tuple[str, int, int]]:
+        if not promise.is_aside or promise.table.refused is None:
+            return set()
+        rows = self.refused.versions[promise.table.refused.version].rows
+        return {(log_id, at, value) for k, log_id, at, value in rows if k == promise.table.k}
+
+    def placed(self, promise: Promise) -> list[tuple[str, int, int]]:
+        """The rows of the open range: (log_id, position, value)."""
+        found: list[tuple[str, int, int]] = []
         for part in promise.ranges:
             log = self.log.root.sequencer(part.sequencer)
-            for _, values in rows_of(log, part.cut, part.to, part.log_id):
-                found += values
+            for header, values in rows_of(log, part.cut, part.to, part.log_id):
+                found += [(part.log_id, header.position, value) for value in values]
         return found
 
 

@@ -122,9 +122,9 @@ def test_a_refused_log_is_tried_at_once(life: Life) -> None:
     lives.write("b")
     bad = lives.written[-1]
     lives.write("a")
-    lives.table.refused = {bad}
+    lives.table.refuses = {bad}
     assert isinstance(lives.process().run_all()["b"], WriteError)
-    lives.table.refused = set()
+    lives.table.refuses = set()
     with_target(lives, NEW)
     lives.process(name="b").change_target()
     assert isinstance(lives.process().run_all()["b"], Run)

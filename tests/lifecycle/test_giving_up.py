@@ -214,7 +214,7 @@ def test_a_log_that_does_not_fit_the_table_stops_no_other(lives: Lives) -> None:
 
 
 def good(lives: Lives) -> list[int]:
-    return [row for row in lives.written if row not in lives.table.refused]
+    return [row for row in lives.written if row not in lives.table.refuses]
 
 
 def waiting(results: dict[str, Run | SparkWalError]) -> set[str]:
@@ -225,7 +225,7 @@ def waiting(results: dict[str, Run | SparkWalError]) -> set[str]:
 def test_a_log_with_a_row_that_the_table_refuses_stops_no_other(lives: Lives) -> None:
     for name in "abc":
         lives.write(name)
-    lives.table.refused = {1}
+    lives.table.refuses = {1}
     results = lives.process().run_all()
     assert waiting(results) == {"b"} and lives.rows == good(lives)
     chain = newest_record(lives.root)
@@ -238,7 +238,7 @@ def test_a_log_with_a_row_that_the_table_refuses_stops_no_other(lives: Lives) ->
     assert kinds_of_chain(lives) == before and lives.rows == [0, 2]
     lives.write("a")
     assert waiting(lives.process().run_all()) == {"b"} and lives.rows == [0, 2, 4]
-    lives.table.refused = set()
+    lives.table.refuses = set()
     lives.later(60_000)
     assert compacted(lives.process().run_all()).keys() == {"b"}
     assert lives.rows == lives.written
@@ -249,9 +249,9 @@ def test_a_log_with_a_row_that_the_table_refuses_stops_no_other(lives: Lives) ->
 def test_a_run_of_a_refused_log_alone_tries_it_at_once(lives: Lives) -> None:
     for name in "ab":
         lives.write(name)
-    lives.table.refused = {1}
+    lives.table.refuses = {1}
     lives.process().run_all()
-    lives.table.refused = set()
+    lives.table.refuses = set()
     assert lives.process(name="b").run_once().compacted is not None
     assert lives.rows == lives.written
 
@@ -259,7 +259,7 @@ def test_a_run_of_a_refused_log_alone_tries_it_at_once(lives: Lives) -> None:
 def test_a_refused_log_is_tried_more_and_more_rarely(lives: Lives) -> None:
     for name in "ab":
         lives.write(name)
-    lives.table.refused = {1}
+    lives.table.refuses = {1}
     process = lives.process()
     process.run_all()
     began = lives.timed.clock.wall_ms
@@ -285,7 +285,7 @@ def test_bad_logs_among_many_are_found_by_halving(seed: int) -> None:
     for name in names:
         lives.write(name)
     bad = rng.sample(range(40), rng.randint(1, 6))
-    lives.table.refused = {*bad}
+    lives.table.refuses = {*bad}
     process = lives.process()
     results = process.run_all()
     assert waiting(results) == {names[number] for number in bad}
@@ -297,7 +297,7 @@ def test_bad_logs_among_many_are_found_by_halving(seed: int) -> None:
         lives.write(name)
     assert waiting(process.run_all()) == {names[number] for number in bad}
     assert lives.rows == [row for row in good(lives) if row < 40 or row - 40 not in bad]
-    lives.table.refused = set()
+    lives.table.refuses = set()
     lives.later(3_600_000)
     assert not waiting(process.run_all())
     assert lives.rows == lives.written
@@ -340,7 +340,7 @@ def test_a_kill_at_every_store_call_of_a_halving_is_survived(*, answered: bool) 
         lives = Lives()
         for name in "abcd":
             lives.write(name)
-        lives.table.refused = {2}
+        lives.table.refuses = {2}
         store = Mortal(lives.store, calls, answered)
         try:
             lives.process(store).run_all()

@@ -149,6 +149,13 @@ def compaction_open(scraped: Scraped) -> None:
     scraped.minutes(1)
 
 
+def rows_aside(scraped: Scraped) -> None:
+    scraped.set(table.ROWS_ASIDE, 3)
+    scraped.minutes(2)
+    scraped.set(table.ROWS_ASIDE, 5)
+    scraped.minutes(2)
+
+
 def journal_filling(scraped: Scraped) -> None:
     scraped.set(table.JOURNAL_LIMIT, 100)
     scraped.set(table.JOURNAL_BYTES, 81)
@@ -175,6 +182,7 @@ INCIDENTS: list[tuple[Callable[[Scraped], None], str]] = [
     (consumer_lag_grows, "SparkwalConsumerLagGrows"),
     (compaction_suspended, "SparkwalCompactionSuspended"),
     (compaction_open, "SparkwalCompactionSuspended"),
+    (rows_aside, "SparkwalRowsAside"),
     (journal_filling, "SparkwalJournalFilling"),
     (not_readable, "SparkwalNotReadable"),
 ]

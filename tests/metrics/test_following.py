@@ -175,9 +175,11 @@ def test_an_open_range_and_a_floor_are_reported(
     assert seen["sparkwal_compaction_lag_positions",] == 5
     assert ("sparkwal_compaction_lag_seconds",) in seen
     assert seen["sparkwal_compaction_open_seconds",] > 0  # the clock of that record is long ago
-    assert put_next(log, first, FLOOR, clock, "here", cut=5, to=5, floor=4)
+    assert seen["sparkwal_rows_aside",] == 0
+    assert put_next(log, first, FLOOR, clock, "here", cut=5, to=5, floor=4, rows_aside=3)
     following.update()
     seen = reported(meter, path)
+    assert seen["sparkwal_rows_aside",] == 3
     assert seen["sparkwal_compaction_open_seconds",] == 0 and seen["sparkwal_floor_position",] == 4
     assert seen["sparkwal_commits_total",] == 0
     monkeypatch.setattr("sparkwal.metrics.following.lag_ms", lambda *_: None)

@@ -15,7 +15,7 @@ from sparkwal.cli.main import main
 from sparkwal.format import schema
 from sparkwal.format.header import CommitHeader
 from sparkwal.format.lifecycle_record import OpenRange
-from sparkwal.lifecycle.cycle import unreadable
+from sparkwal.lifecycle.range_rows import unreadable
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.hint import Hints

@@ -300,7 +300,7 @@ def test_no_policy_allows_other_paths() -> None:
         "table-reader",
         "bucket-policy",
     }
-    table = "TABLE(_tombstones)?"
+    table = "TABLE(_tombstones|_refused)?"
     place = f"arn:aws:s3:::BUCKET(/{table}|/(PREFIX|{table})/.+)?"
     for file in iam.files():
         text = file.read_text()

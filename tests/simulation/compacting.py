@@ -17,7 +17,7 @@ from sparkwal.errors import (
 from sparkwal.format.lifecycle_record import FLOOR, MERGE, NO_TABLE_VERSION, Promise, Target
 from sparkwal.lifecycle.collecting.collection import forget_old_records
 from sparkwal.lifecycle.coordinator import Coordinator
-from sparkwal.lifecycle.policy import Policy
+from sparkwal.lifecycle.policy import ASIDE, Policy
 from sparkwal.lifecycle.table import Held, TableState
 from sparkwal.protocol.chain import newest_record
 from sparkwal.store.base import LogStore, Transient
@@ -35,6 +35,7 @@ WITH_TOMBSTONES = Target(
 )
 
 AT_ONCE = Policy(late_window_seconds=0)
+SETS_ASIDE = Policy(late_window_seconds=0, refused_rows=ASIDE)
 # The least there is: more than a reader or a writer trusts what it saw.
 GRACE_MS = 3_600_000
 
@@ -67,12 +68,22 @@ class _InWorld:
 
 @dataclass(frozen=True)
 class WorldTable(_InWorld):
-    """The table of a simulated process. It refuses the rows of one sequencer."""
+    """The table of a simulated process.
+
+    Attributes:
+        refuses: it refuses rows of this sequencer.
+        refused_at: only those at this position; −1: all.
+    """
 
     target: Target
     tombstones: WorldTombstones | None = None
     refuses: str = ""
+    refused_at: int = -1
     of = "table"
+
+    @property
+    def refused(self) -> WorldRefused:
+        return WorldRefused(self.ask, self.log, self)
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         self.ask(Call("table_make"))
@@ -85,9 +96,19 @@ class WorldTable(_InWorld):
             raise WriteError("the table was deleted")
         if begun.k >= promise.table.k:
             return
-        if self.refuses in {part.sequencer for part in promise.ranges}:
+        rows = _rows(self.log, promise)
+        if promise.is_aside:
+            assert promise.table.refused is not None
+            aside = self.ask(Call("refused_rows", (promise.table.refused.version,)))
+            rows = tuple(row for row in rows if (promise.table.k, *row) not in aside)
+        if self.refusal(promise, rows):
             raise WriteError("the table refuses a row")
-        self._commit(promise, (begun.table_id, begun.version), _rows(self.log, promise))
+        self._commit(promise, (begun.table_id, begun.version), rows)
+
+    def refusal(self, promise: Promise, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        """The rows of the open range that it refuses."""
+        bad = {part.log_id for part in promise.ranges if part.sequencer == self.refuses}
+        return tuple(row for row in rows if row[0] in bad and self.refused_at in (-1, row[1]))
 
     def burn(self, promise: Promise) -> None:
         begun = self.snapshot(promise.table.app_id, -1)
@@ -122,6 +143,29 @@ class WorldTombstones(_InWorld):
         self._asked("write", begun.version, promise.range_id, rows, not is_repeated)
 
 
+@dataclass(frozen=True)
+class WorldRefused(_InWorld):
+    """The table of the rows that it refuses."""
+
+    table: WorldTable
+    of = "refused"
+
+    def prepare(self) -> None:
+        self.ask(Call("refused_make"))
+
+    def write(self, promise: Promise) -> None:
+        begun = self.snapshot(promise.table.app_id, -1)
+        if begun is None:
+            raise WriteError("the refused rows were deleted")
+        if begun.k >= promise.table.k:
+            return
+        bad = self.table.refusal(promise, _rows(self.log, promise))
+        rows = tuple((promise.table.k, *row) for row in bad)
+        (part,) = promise.ranges
+        left = part.log_id, part.cut
+        self._asked("write", begun.version, promise.range_id, left, rows)
+
+
 def _rows(log: LogStore, promise: Promise) -> tuple[Row, ...]:
     """The rows of the open range."""
     try:
@@ -135,10 +179,12 @@ def _rows(log: LogStore, promise: Promise) -> tuple[Row, ...]:
         raise ReadError(str(error)) from error
 
 
-def world_table(ask: Ask, log: LogStore, target: Target, refuses: str = "") -> WorldTable:
+def world_table(
+    ask: Ask, log: LogStore, target: Target, refuses: str = "", refused_at: int = -1
+) -> WorldTable:
     """The table of a simulated process, with its tombstones."""
     tombstones = WorldTombstones(ask, log) if target.keeps_tombstones else None
-    return WorldTable(ask, log, target, tombstones, refuses)
+    return WorldTable(ask, log, target, tombstones, refuses, refused_at)
 
 
 def _life(
@@ -150,13 +196,14 @@ def _life(
     collects: bool = True,
     sequencer: str = "default",
     refuses: str = "",
+    refused_at: int = -1,
 ) -> Coordinator:
     Machine.current.name = name
     log = world_log(WorldStore(ask), 1).sequencer(sequencer)
     return Coordinator(
         log,
         policy,
-        table=world_table(ask, log, target, refuses) if target else None,
+        table=world_table(ask, log, target, refuses, refused_at) if target else None,
         gc_grace_ms=GRACE_MS,
         consumer_expiry_ms=EXPIRY_MS,
         collects=collects,
@@ -174,6 +221,7 @@ def compactor(
     target: Target | None = TARGET,
     of: str = "default",
     refuses: str = "",
+    refused_at: int = -1,
 ) -> Process:
     """One life of a compactor: so many runs, and others may come between them.
 
@@ -181,6 +229,7 @@ def compactor(
         name: unique; makes the names that it draws unique.
         of: the name of its log, or "*" for all under the path.
         refuses: the table refuses the rows of this sequencer.
+        refused_at: only those at this position; −1: all.
     """
 
     def run(ask: Ask) -> str:
@@ -193,6 +242,7 @@ def compactor(
             collects=collects,
             sequencer=sequencer,
             refuses=refuses,
+            refused_at=refused_at,
         )
         for each in range(runs):
             if each:
@@ -211,11 +261,13 @@ def compactor(
     return run
 
 
-def mender(name: str, restore: Call, tries: int = 3, target: Target = TARGET) -> Process:
+def mender(
+    name: str, restore: Call, tries: int = 3, target: Target = TARGET, **others: Any
+) -> Process:
     """A user who restores the table, accepts it, and compacts the remaining rows into it."""
 
     def run(ask: Ask) -> str:
-        life = _life(name, ask, target=target, collects=False)
+        life = _life(name, ask, target=target, collects=False, **others)
         outcome = "gave up"
         for _ in range(tries):
             ask(restore)
@@ -230,11 +282,11 @@ def mender(name: str, restore: Call, tries: int = 3, target: Target = TARGET) ->
     return run
 
 
-def giver(name: str) -> Process:
+def giver(name: str, **others: Any) -> Process:
     """A user who gives the open range up, and compacts what waits."""
 
     def run(ask: Ask) -> str:
-        life = _life(name, ask, collects=False)
+        life = _life(name, ask, collects=False, **others)
         try:
             life.give_up_range()
             life.run_once()

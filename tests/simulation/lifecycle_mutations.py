@@ -28,6 +28,8 @@ _LOGS = "a compactor of two logs and one of a log take over, a crash"
 
 _DAMAGED = "the rows of a second log are damaged, a crash"
 _REFUSED = "the table refuses the rows of a second log, a crash"
+_GIVEN_UP_ASIDE = "a user gives a range up from which a row stepped aside"
+_ASIDE_RESTORED = "the refused rows are restored before an open range, and accepted"
 
 MUTATIONS = [
     Mutation(
@@ -110,6 +112,48 @@ MUTATIONS = [
         "bad = dict.fromkeys(names, failed)",
     ),
     Mutation(
+        "aside-first",
+        "a refused row steps aside, a crash",
+        "lifecycle/table.py",
+        "aside = _with_refused(promise, table.refused, snapshot.refused)\n",
+        "aside = snapshot.refused\n",
+    ),
+    Mutation(
+        "each process leaves out the rows that it finds",
+        "two compactors, for which the table refuses other rows",
+        "simulation/compacting.py",
+        'aside = self.ask(Call("refused_rows", (promise.table.refused.version,)))',
+        "aside = tuple((promise.table.k, *row) for row in self.refusal(promise, rows))",
+    ),
+    Mutation(
+        "aside-until-done",
+        _GIVEN_UP_ASIDE,
+        "protocol/lifecycle_steps.py",
+        "of_range = k if aside or log.aside else 0",
+        "of_range = k if aside else 0",
+    ),
+    Mutation(
+        "rows that stepped aside from a range that was given up stay",
+        _GIVEN_UP_ASIDE,
+        "simulation/outside.py",
+        "table.stepped_aside(state.refused, begun, range_id, left, rows)",
+        "table.stepped_aside(state.refused, begun, range_id, (left[0], 9), rows)",
+    ),
+    Mutation(
+        "aside-not-lost",
+        _ASIDE_RESTORED,
+        "lifecycle/accepting.py",
+        "if is_range_written and promise.is_aside and promise.table.k not in ranges:",
+        "if False:",
+    ),
+    Mutation(
+        "accepted-aside-burned",
+        _ASIDE_RESTORED,
+        "lifecycle/accepting.py",
+        "if promise.is_aside and not newer and snapshot.k < in_chain.k:",
+        "if False:",
+    ),
+    Mutation(
         "one-open-range",
         "a compactor of one log finds an open range of another",
         "lifecycle/cycle.py",
@@ -122,8 +166,8 @@ MUTATIONS = [
         "done-closes-all",
         _LOGS,
         "protocol/lifecycle_steps.py",
-        "replace(log, cut=log.to, unreadable=0, refused_ms=0, tried_ms=0)\n",
-        "replace(log, cut=log.to if name == min(record.logs) else log.cut, to=log.to)\n",
+        "cut=log.to,\n            unreadable=0,\n",
+        "cut=log.to if name == min(record.logs) else log.cut,\n            unreadable=0,\n",
     ),
     Mutation(
         "an intent of several logs fixes the range of one",
@@ -158,7 +202,7 @@ MUTATIONS = [
         "dict(newest.txns)",
     ),
     Mutation(
-        "tombstones-undo-nothing",
+        "beside-undoes-nothing",
         _KEPT_RESTORED,
         "lifecycle/table.py",
         "if change.undoes:\n            what",

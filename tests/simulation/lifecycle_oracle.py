@@ -128,7 +128,10 @@ def _check_confirmed(
     rows = table[newest["table_version"]].rows
     for name, log_id in whole["log_id"].items():
         part = oracle.of_log(whole, name)
-        _check_held(part, [row for row in rows if row[0] == log_id], logs[log_id])
+        confirmed = newest.get("refused")
+        aside = state.refused[confirmed["version"]].rows if confirmed else ()
+        truth = _without(logs[log_id], aside)
+        _check_held(part, [row for row in rows if row[0] == log_id], truth)
     wanted = [row for row in logs[newest["log_id"]] if row[1] < _of(newest)["cut"]]
     if not state.tombstones:
         return
@@ -138,6 +141,12 @@ def _check_confirmed(
             f"the chain says that version {newest['tombstones_version']} of the tombstones holds "
             f"what is below {_of(newest)['cut']}; it lacks {missing}"
         )
+
+
+def _without(rows: tuple[Row, ...], aside: tuple[Any, ...]) -> tuple[Row, ...]:
+    """The rows without those that stepped aside."""
+    gone = {tuple(row[1:]) for row in aside}
+    return tuple(row for row in rows if row not in gone)
 
 
 def _check_held(newest: dict[str, Any], held: list[Row], truth: tuple[Row, ...]) -> None:
@@ -168,9 +177,14 @@ def _check_table(state: State, logs: dict[str, tuple[Row, ...]]) -> None:
     if len(state.tables) != 1 or any(version.undoes for version in state.tables[0]):
         return
     newest = state.tables[0][-1]
+    if any(version.undoes for version in state.refused):
+        return
+    aside = state.refused[-1].rows if state.refused else ()
+    if both := {tuple(row[1:]) for row in aside} & {*newest.rows}:
+        raise oracle.Violation(f"{both} are in the table and aside")
     for log_id in {row[0] for row in newest.rows}:
         held = tuple(row for row in newest.rows if row[0] == log_id)
-        if held != logs[log_id][: len(held)]:
+        if held != _without(logs[log_id], aside)[: len(held)]:
             raise oracle.Violation(f"the table holds {held} of {logs[log_id]}")
     for before, after in pairwise(state.tables[0]):
         written = {row[0] for row in after.rows[len(before.rows) :]}
@@ -198,8 +212,13 @@ def _check_all_there(
     versions: list[Version] = [state.tables[-1][-1]]
     if any(version.undoes for version in state.tables[-1]) or len(state.tables) > 1:
         versions = [version for table in state.tables for version in table]
+    aside = {tuple(row[1:]) for version in state.refused for row in version.rows}
     for row in truth:
-        if row[1] in gone and not any(row in version.rows for version in versions):
+        if (
+            row[1] in gone
+            and row not in aside
+            and not any(row in version.rows for version in versions)
+        ):
             raise oracle.Violation(f"{row} was collected and is not in the table")
 
 

@@ -92,6 +92,42 @@ def _write_tombstones(
     return replace(state, tombstones=(*versions, made)), None
 
 
+def _make_refused(state: State) -> tuple[State, None]:
+    return replace(state, refused=state.refused or table.CREATED), None
+
+
+def _refused(state: State) -> table.History:
+    return table.History("refused-1", state.refused)
+
+
+def _write_refused(
+    state: State,
+    begun: int,
+    range_id: tuple[str, int],
+    left: tuple[str, int],
+    rows: tuple[tuple[Any, ...], ...],
+) -> tuple[State, TableConflict | None]:
+    """Commit the rows that step aside from a range, and remove those that are left in the log."""
+    try:
+        versions = table.stepped_aside(state.refused, begun, range_id, left, rows)
+    except TableConflict as conflict:
+        return state, conflict
+    return replace(state, refused=versions), None
+
+
+def _restore_refused(state: State) -> tuple[State, None]:
+    """To the version that the chain's newest record names."""
+    head = _head_of_table(state)
+    if head is None or head.get("refused") is None:
+        return state, None
+    to = int(head["refused"]["version"])
+    return replace(state, refused=table.restored(state.refused, to)), None
+
+
+def _rows_of_refused(state: State, version: int) -> tuple[State, tuple[Any, ...]]:
+    return state, state.refused[version].rows
+
+
 def _restore_tombstones(state: State, version: int | None = None) -> tuple[State, None]:
     """To this version, or the one that the chain's newest record names."""
     if (head := _head_of_table(state)) is None:
@@ -221,6 +257,12 @@ OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "tombstones_write": _write_tombstones,
     "tombstones_rows": _rows_of_tombstones,
     "tombstones_restore": _restore_tombstones,
+    "refused_make": _make_refused,
+    "refused_look": lambda state, *asked: (state, _refused(state).snapshot(*asked)),
+    "refused_held": lambda state, *asked: (state, _refused(state).held(*asked)),
+    "refused_write": _write_refused,
+    "refused_rows": _rows_of_refused,
+    "refused_restore": _restore_refused,
     "optimize": lambda state: _changed(state, table.optimized(state.tables[-1])),
     "restore": _restore,
     "restore_confirmed": _restore_confirmed,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from sparkwal.lifecycle.table import TableConflict
 from tests.simulation import oracle
-from tests.simulation.compacting import compactor, outsider
+from tests.simulation.compacting import SETS_ASIDE, compactor, giver, mender, outsider
 from tests.simulation.configuration import Configuration
 from tests.simulation.explore import Budget
 from tests.simulation.following import current
 from tests.simulation.lifecycles import after, before, compacted, written
-from tests.simulation.machine import Ask
+from tests.simulation.machine import Ask, Process
 from tests.simulation.outside import beside, with_damaged_rows
 from tests.simulation.processes import driver
 from tests.simulation.world import Call, State, apply
@@ -40,7 +43,7 @@ def of_two_logs() -> dict[str, Configuration]:
             still=_STILL,
         ),
         "a second log vanishes, and its range is written late": Configuration(
-            {"A": both["A"], "W": _late_writer},
+            {"A": both["A"], "W": _late(lambda: _before_write("*"))},
             begin=_promised_and_deleted,
             ends={"A": "MissingRecord done"},
             deletes=True,
@@ -64,11 +67,62 @@ def of_two_logs() -> dict[str, Configuration]:
             follows={"B": "A"},
             still=_STILL,
         ),
+        **with_refused_rows(),
         "table and log as one while a range is given up": Configuration(
             {"R": current("R"), "A": both["A"]},
             begin=_promised_and_deleted,
             ends={"R": "delivered CollectedError"},
             deletes=True,
+            still=_STILL,
+        ),
+    }
+
+
+def with_refused_rows() -> dict[str, Configuration]:
+    """The table refuses a row of the second log, and it steps aside."""
+    sets_aside: dict[str, Any] = {"policy": SETS_ASIDE, "refuses": "s", "refused_at": 1}
+    tolerant = {name: compactor(name, of="*", collects=False, **sets_aside) for name in "AB"}
+    stricter = {**sets_aside, "refused_at": 2}
+    return {
+        "a refused row steps aside, a crash": Configuration(
+            tolerant,
+            Budget(1, 0),
+            begin=lambda: _promised(batches=2),
+            ends={"A": "done", "B": "done"},
+            ending=lambda: _one_row_aside,
+            follows={"B": "A"},
+            still=_STILL,
+        ),
+        "two compactors, for which the table refuses other rows": Configuration(
+            {
+                "W": _late(lambda: _aside("refused_write", **sets_aside)),
+                "B": compactor("B", of="s", collects=False, **stricter),
+            },
+            Budget(1, 0),
+            begin=lambda: _aside("refused_write", **sets_aside)[0],
+            ends={"B": "done WriteError"},
+            still=_STILL,
+        ),
+        "a user gives a range up from which a row stepped aside": Configuration(
+            {
+                "W": _late(lambda: _aside("table_write", **sets_aside)),
+                "U": giver("U", sequencer="s"),
+                "A": compactor("A", of="s", collects=False, **sets_aside),
+            },
+            Budget(1, 0),
+            begin=lambda: _aside("table_write", **sets_aside)[0],
+            ends={"A": "done WriteError", "U": "done"},
+            follows={"A": "U"},
+            still=_STILL,
+        ),
+        "the refused rows are restored before an open range, and accepted": Configuration(
+            {
+                "A": compactor("A", of="s", collects=False, **sets_aside),
+                "M": mender("M", Call("refused_restore"), sequencer="s", **sets_aside),
+            },
+            Budget(1, 0),
+            begin=lambda: _aside("table_write", **sets_aside)[0],
+            ends={"M": "done PlanError"},
             still=_STILL,
         ),
     }
@@ -121,9 +175,31 @@ def other(batches: int) -> State:
     return after([driver("Q", "p", batches, inline=1000)])
 
 
-def _promised(of: str = "*") -> State:
+def _promised(of: str = "*", batches: int = 1) -> State:
     """An intent has ranges of both logs or of one, and its process died before it wrote them."""
-    return _before_write(of)[0]
+    return _before_write(of, batches)[0]
+
+
+def _aside(operation: str, **sets_aside: Any) -> tuple[State, Call]:
+    """The world in which a process found the rows that step aside, and the call that writes them or
+    the others."""
+    begun = beside(written(1), other(2), 3)
+    calls: list[Call] = []
+
+    def is_last(call: Call) -> bool:
+        calls.append(call)
+        is_aside = any(each.operation == "refused_make" for each in calls)
+        return is_aside and call.operation == operation
+
+    state = before(begun, compactor("0", of="*", collects=False, **sets_aside), is_last)
+    return state, calls[-1]
+
+
+def _one_row_aside(state: State) -> None:
+    """Raises Violation unless the table has all rows but the one that it refuses."""
+    aside = state.refused[-1].rows
+    if [row[2] for row in aside] != [1] or len(state.tables[-1][-1].rows) != 2:
+        raise oracle.Violation(f"{aside} stepped aside, and the table has {state.tables[-1][-1]}")
 
 
 def _promised_and_deleted() -> State:
@@ -149,7 +225,7 @@ def _one_log_waits(state: State) -> None:
         raise oracle.Violation("the table has other rows than those that it takes")
 
 
-def _before_write(of: str) -> tuple[State, Call]:
+def _before_write(of: str, batches: int = 1) -> tuple[State, Call]:
     """The world in which a compactor has read its range, and the call that writes it."""
     calls: list[Call] = []
 
@@ -157,14 +233,19 @@ def _before_write(of: str) -> tuple[State, Call]:
         calls.append(call)
         return call.operation == "table_write"
 
-    state = before(beside(written(1), other(1), 2), compactor("0", of=of), writes)
+    begun = beside(written(1), other(batches), 1 + batches)
+    state = before(begun, compactor("0", of=of), writes)
     return state, calls[-1]
 
 
-def _late_writer(ask: Ask) -> str:
-    """The process that put the intent, if it did not die: it writes the range at any time."""
-    try:
-        ask(_before_write("*")[1])
-    except TableConflict:
-        return "TableConflict"
-    return "done"
+def _late(stopped: Callable[[], tuple[State, Call]]) -> Process:
+    """The process that stopped before a call, if it did not die: it makes the call at any time."""
+
+    def run(ask: Ask) -> str:
+        try:
+            ask(stopped()[1])
+        except TableConflict:
+            return "TableConflict"
+        return "done"
+
+    return run

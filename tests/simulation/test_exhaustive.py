@@ -26,6 +26,7 @@ LONG = {
     "batch writes repeat a transaction, a fault",
     "segments of a log that is recreated",
     "the record of position 2 is cut off before a reader",
+    "the refused rows are restored before an open range, and accepted",
     "two compactors with tombstones, a crash",
     "two folders pass over rows, one used as it is",
     "two in flight, a sink that commits, a sink, a crash",

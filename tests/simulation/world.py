@@ -86,6 +86,8 @@ REMOTE = frozenset(
         "table_write",
         "tombstones_look",
         "tombstones_write",
+        "refused_look",
+        "refused_write",
     }
 )
 
@@ -126,6 +128,7 @@ class State:
         modified: key → time of the last write, of objects whose age a process reads.
         tables: the versions of the log's table, and of its former tables.
         tombstones: the versions of the table's tombstones; each row of a range makes one.
+        refused: the versions of its table of refused rows: (range, log_id, position, its rows).
         joined: consumers that may rely on their reports.
         former: (log_id, its commits) of logs that were deleted and recreated.
         again_ms: the time when the last of them was recreated; a process that looked before may not
@@ -159,6 +162,7 @@ class State:
     modified: dict[str, int] = field(default_factory=dict)
     tables: tuple[Versions, ...] = ()
     tombstones: Versions = ()
+    refused: Versions = ()
     joined: frozenset[str] = frozenset()
     former: tuple[tuple[str, tuple[Row, ...]], ...] = ()
     again_ms: int = 0
@@ -191,6 +195,7 @@ class State:
             frozenset(self.modified.items()),
             self.tables,
             self.tombstones,
+            self.refused,
             self.joined,
             self.former,
             self.again_ms,

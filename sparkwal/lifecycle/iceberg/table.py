@@ -52,6 +52,7 @@ class IcebergTable:
 
     # A target that needs them is refused.
     tombstones = None
+    refused = None
 
     def __init__(self, target: Target, log: LogStore) -> None:
         self.target = target

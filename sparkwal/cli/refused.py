@@ -1,0 +1,101 @@
+"""`sparkwal refused`: shows the rows that a table refused."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from sparkwal.cli.flags import as_json, takes_logs
+from sparkwal.cli.open_logs import logs_at, notify
+from sparkwal.cli.output import print_json, table
+from sparkwal.format.lifecycle_record import ChainRecord
+from sparkwal.lifecycle.opening import open_table
+from sparkwal.protocol.chain import newest_record
+from sparkwal.reading.log_range import LogRange
+
+_COLUMNS = (
+    "sequencer",
+    "position",
+    "partition",
+    "row",
+    "commit_time",
+    "sequence",
+    "range",
+    "reason",
+)
+
+# The most reasons that are printed, the most common ones.
+_MOST_REASONS = 50
+
+
+@click.command("refused")
+@takes_logs
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="The most rows to print. All are counted.",
+)
+@as_json
+def command(path: str, log_options: dict[str, str], limit: int, *, as_json: bool) -> None:
+    """With refusedRows=aside rows that the table refuses go into the table TABLE_refused. The
+    command counts those of the log by reason, and prints the first ones. It needs the extra `lake`.
+
+    \b
+    sparkwal refused s3://bucket/wal --all --limit 5
+
+    Requests: 1 LIST and 1 GET, and the read of that table.
+    """
+    logs = logs_at(path, log_options, read_heads=False)
+    record = newest_record(logs[0].log)
+    counts: Counter[tuple[str, str]] = Counter()
+    shown: list[Mapping[str, Any]] = []
+    for row in _refused(record, logs) if record else ():
+        counts[row["sequencer"], row["reason"]] += 1
+        if len(shown) < limit:
+            shown.append(row)
+    if as_json:
+        for row in shown:
+            print_json(row)
+        return
+    if not counts:
+        click.echo("no refused rows")
+        return
+    reasons = [
+        {"log": name, "rows": count, "reason": reason}
+        for (name, reason), count in counts.most_common(_MOST_REASONS)
+    ]
+    table(reasons, f"{path}: {sum(counts.values()):,} refused rows, {len(counts):,} reasons")
+    if shown:
+        click.echo()
+        table(shown)
+    if sum(counts.values()) > len(shown):
+        notify(f"{len(shown):,} of {sum(counts.values()):,} rows are printed: --limit prints more")
+
+
+def _refused(record: ChainRecord, logs: Sequence[LogRange]) -> Iterator[Mapping[str, Any]]:
+    """The rows of the logs that stepped aside from ranges that are done.
+
+    The log still has a row at or above its cut: of an open range, or of one that was given up.
+    """
+    of_table: dict[str, list[LogRange]] = {}
+    for log in logs:
+        state = record.log(log.name)
+        if state is not None and state.table and record.tables[state.table].refused is not None:
+            of_table.setdefault(state.table, []).append(log)
+    for url, its in of_table.items():
+        target = record.tables[url].target
+        opened = open_table(replace(target, table=target.refused), its[0].options)
+        snapshot = opened.snapshot("", None)
+        if snapshot is None:
+            continue
+        cuts = {(log.name, record.logs[log.name].log_id): record.logs[log.name].cut for log in its}
+        read = opened.rows_at(snapshot.version)
+        for batch in read([*_COLUMNS, "log_id", "values"]):
+            for row in batch.to_pylist():
+                if row["position"] < cuts.get((row["sequencer"], row.pop("log_id")), 0):
+                    time = row["commit_time"].isoformat(timespec="milliseconds")
+                    yield {**row, "commit_time": time.replace("+00:00", "Z")}
