@@ -24,6 +24,21 @@ def holds(wide: Any, narrow: Any) -> bool:
     return bool(parts) and names[0] == names[1] and all(holds(*pair) for pair in parts or ())
 
 
+def wider_parts(wide: Any, narrow: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The parts of a column whose types differ, where `wide` holds `narrow`.
+
+    Yields:
+        The path of each part in SQL, and its wide type.
+    """
+    if isinstance(wide, str):
+        if wide != narrow:
+            yield path, wide
+        return
+    others = dict(schema.inside(narrow))
+    for name, kind in schema.inside(wide):
+        yield from wider_parts(kind, others[name], f"{path}.{schema.quoted(name)}")
+
+
 def contradicts(table: Any, log: Any) -> bool:
     """Whether a column of the type `table` can hold no value of the type `log` except null.
 

@@ -11,7 +11,8 @@ from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
 from sparkwal.errors import PlanError
 from sparkwal.format.lifecycle_record import Promise, Target
-from sparkwal.format.schema import columns, quoted
+from sparkwal.format.schema import columns, quoted, type_name
+from sparkwal.format.widening import holds, wider_parts
 from sparkwal.lifecycle.delta.fitting import type_problems
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.merging.keyed import resolve
@@ -34,6 +35,8 @@ _EARLIEST_US = -(2**62)
 # Whether a row of the winners deletes its key.
 DELETES = "_wal_deletes"
 _MAPPING = "delta.columnMapping.mode"
+_STATISTICS = "delta.dataSkippingNumIndexedCols"
+_WIDENS = "delta.enableTypeWidening"
 # Finds the winners of a range: one row for each key, with the column DELETES.
 Winners = Callable[[SparkSession, Promise], DataFrame]
 
@@ -89,8 +92,35 @@ class SparkTombstones(WrittenHistory):
             raise PlanError(f"{url} is unusable: {one_line(error)}") from error
         keeps = f"the deleted keys of {self._target.table}"
         check_beside(self._log, url, keeps, OWNER, self._table.table_id)
+        self._widen()
         for problem in type_problems(self._schema(), self._log.spark_schema, url):
             raise PlanError(problem)
+
+    def _widen(self) -> None:
+        """Give the columns the types of the table, which a user widened."""
+        kept, url = columns(self._log.spark_schema), quoted(self._path)
+        changes = [
+            change
+            for name, wide in columns(self._schema()).items()
+            if name in kept and holds(wide, kept[name])
+            for change in wider_parts(wide, kept[name], quoted(name))
+        ]
+        if not changes:
+            return
+        alter = f"ALTER TABLE delta.{url}"
+        try:
+            with table_lock(self._path):
+                if self._log.properties.get(_WIDENS, "").lower() != "true":
+                    self._session.sql(f"{alter} SET TBLPROPERTIES ('{_WIDENS}' = 'true')")
+                for path, kind in changes:
+                    self._session.sql(f"{alter} ALTER COLUMN {path} TYPE {type_name(kind)}")
+        except Exception as error:
+            # Another compaction may have widened them at the same time.
+            self._log.update()
+            if [*type_problems(self._schema(), self._log.spark_schema, self._target.tombstones)]:
+                text = f"{self._target.tombstones} does not take the table's wider columns"
+                raise PlanError(f"{text}: {one_line(error)}") from error
+        self._log.update()
 
     def _schema(self) -> str:
         """The columns: those of the keys, the sequence of the delete, and its time."""
@@ -113,6 +143,8 @@ class SparkTombstones(WrittenHistory):
         making = delta_tables(self._session).createIfNotExists(session).location(self._path)
         making = making.addColumns(session.parseDataType(self._schema()))
         making = making.property(OWNER, self._table.table_id).property(VECTORS, "false")
+        # The transaction log would keep the least and the greatest key after they are deleted.
+        making = making.property(_STATISTICS, "0")
         if (mode := self._table.properties.get(_MAPPING)) is not None:
             # Delta allows some column names only with column mapping.
             making = making.property(_MAPPING, mode)

@@ -9,7 +9,7 @@ import pytest
 
 from sparkwal.errors import OptionError
 from sparkwal.format import schema
-from sparkwal.format.widening import contradictions, contradicts, holds, widened
+from sparkwal.format.widening import contradictions, contradicts, holds, widened, wider_parts
 from sparkwal.lifecycle.current import with_table
 
 LEAVES = (
@@ -105,3 +105,16 @@ def test_rows_of_log_and_table_have_the_tables_types_where_these_are_wider() -> 
     assert schema.columns(with_table(log, table)) == both
     with pytest.raises(OptionError, match="'a' is bigint in the log and int in its table"):
         with_table(table, log)
+
+
+def test_the_parts_of_a_column_that_become_wider_are_named() -> None:
+    def column(kind: pa.DataType) -> Any:
+        return schema.columns(schema.from_arrow(pa.schema([("c", kind)])))["c"]
+
+    narrow = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.int8())), ("c", pa.string())])
+    wide = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int16())), ("c", pa.string())])
+    assert [*wider_parts(column(wide), column(narrow), "`c`")] == [
+        ("`c`.`a`", "long"),
+        ("`c`.`b`.`element`", "short"),
+    ]
+    assert [*wider_parts("long", "long", "`c`")] == []

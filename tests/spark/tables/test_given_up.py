@@ -184,3 +184,31 @@ def test_a_log_without_a_column_that_the_table_requires_stops_no_other(
     results = path.life().run_all()
     assert isinstance(results["a"], Run) and isinstance(results["b"], PlanError)
     assert [(row["id"], row["v"]) for row in path.rows()] == [(1, "a")]
+
+
+def test_a_condition_that_fails_on_a_later_row_is_changed(
+    delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path, "id", spark=delta)
+    job = [lake.path, lake.target.table, "--key", "id", "--now", "--delete-when"]
+    lake.append([{"id": 1, "v": "1"}, {"id": 4, "v": "4"}])
+    former = [*job, "CAST(v AS INT) < 0"]
+    ran = run_here(delta, monkeypatch, "compact", *former)
+    assert ran.exit_code == 0, ran.output
+    lake.append([{"id": 2, "v": "x"}, {"id": 1, "v": "-1"}])
+    ran = run_here(delta, monkeypatch, "compact", *former)
+    assert ran.exit_code == 3 and "with --change-target" in ran.output
+    new = [*job, "TRY_CAST(v AS INT) < 0"]
+    ran = run_here(delta, monkeypatch, "compact", *new)
+    assert ran.exit_code == 2 and "with --change-target" in ran.output
+    ran = run_here(delta, monkeypatch, "compact", *job, "no_column < 0", "--change-target")
+    assert ran.exit_code == 1 and lake.head().is_open
+    ran = run_here(delta, monkeypatch, "compact", *new, "--change-target")
+    assert ran.exit_code == 0, ran.output
+    now = sparkwal.read_current(delta, lake.path, delete_when=new[-1])
+    assert sorted(row["id"] for row in now.collect()) == [2, 4]
+    ran = run_here(delta, monkeypatch, "compact", *new)
+    assert ran.exit_code == 0, ran.output
+    assert rows(lake) == [(2, "x"), (4, "4")]
+    ran = run_here(delta, monkeypatch, "compact", *former)
+    assert ran.exit_code == 2 and "with --change-target" in ran.output

@@ -18,6 +18,7 @@ import sparkwal
 from sparkwal.errors import ConfirmError, PlanError
 from sparkwal.lifecycle.table import SEQUENCE
 from sparkwal.spark.delta import SparkDeltaTable
+from sparkwal.spark.delta_files import spark_path
 from tests.lifecycle.lakes import STAGES, Lake
 
 NAN = float("nan")
@@ -390,3 +391,34 @@ def test_tables_of_every_feature_have_tombstones(
         lake.compact()
     expected = of() if "partition_by" in how else of(row(5))
     assert table(lake) == expected == current(lake)
+
+
+@pytest.mark.parametrize("also_log", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_tombstones_follow_columns_of_the_table_that_become_wider(
+    delta: SparkSession, tmp_path: Path, *, also_log: bool
+) -> None:
+    narrow = pa.schema(
+        [("a", pa.int32()), ("b", pa.string()), ("n", pa.int32()), ("op", pa.string())]
+    )
+    lake = lake_of(delta, tmp_path)
+    lake.append([row(1), row(10, "d"), row(3, a=2)], schema=narrow)
+    lifecycle(lake).run_once(whole=True)
+    of_table, of_kept = f"delta.`{lake.target.table}`", f"delta.`{lake.target.tombstones}`"
+    before = delta.sql(f"DESCRIBE DETAIL {of_kept}").collect()[0]["id"]
+    commits = Path(spark_path(lake.target.tombstones).removeprefix("file://")) / "_delta_log"
+    assert not any("minValues" in file.read_text() for file in commits.glob("*.json"))
+    delta.sql(f"ALTER TABLE {of_table} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    for name in "a", "n":
+        delta.sql(f"ALTER TABLE {of_table} ALTER COLUMN {name} TYPE BIGINT")
+    big = 2**40 if also_log else 7
+    late = [row(5), row(big, "d", a=2), row(big - 1, a=2)]
+    lake.append(late, schema=NUMBERS if also_log else narrow)
+    assert rows([each.asDict() for each in lake.current().collect()]) == of()
+    lifecycle(lake).run_once(whole=True)
+    assert table(lake) == of() and kept(lake) == Counter([10, big])
+    types = dict(delta.table(of_kept).dtypes)
+    assert (types["a"], types[SEQUENCE]) == ("bigint", "bigint")
+    assert delta.sql(f"DESCRIBE DETAIL {of_kept}").collect()[0]["id"] == before
+    lake.append([row(big - 2, a=2)], schema=NUMBERS if also_log else narrow)
+    lifecycle(lake).run_once(whole=True)
+    assert table(lake) == of()
