@@ -186,7 +186,7 @@ def test_the_floor_moves_while_segments_are_read(
         clock.since_boot_ms += 2 * DAY_MS
         store.modified = dict.fromkeys(store.objects, 0)
         head = find_head(log)
-        logs = [KnownLog(log, head, collected=-1)]
+        logs = [KnownLog(log, head, collected=-1, found="at rest")]
         chain = Chain(log, SYSTEM, "host")
         done, _ = collect(chain, seen.record, logs, Safeguards(None, DAY_MS, None))
         assert done[log.name] is not None
@@ -227,7 +227,7 @@ def test_a_segment_with_released_rows_is_deleted_although_a_consumer_reads_its_o
     store.modified = {key: 0 for key in store.objects if "/consumers/" not in key}
     seen = newest(log)
     assert seen is not None
-    logs = [KnownLog(log, find_head(log), collected=-1)]
+    logs = [KnownLog(log, find_head(log), collected=-1, found="at rest")]
     chain = Chain(log, SYSTEM, "host")
     done = collect(chain, seen.record, logs, Safeguards(None, 0, None))[0][log.name]
     assert done is not None and done.bound == position and done.held_by == "daily"
@@ -256,7 +256,7 @@ def test_a_collection_deletes_the_segments_that_no_reader_uses(
     assert seen is not None
     for dry_run in (True, False):
         before = segments_in(store)
-        logs = [KnownLog(log, find_head(log), collected=-1)]
+        logs = [KnownLog(log, find_head(log), collected=-1, found="at rest")]
         chain = Chain(log, SYSTEM, "host")
         safeguards = Safeguards(None, 0, None)
         done = collect(chain, seen.record, logs, safeguards, dry_run=dry_run)[0][log.name]

@@ -78,7 +78,7 @@ STATEMENTS = [
 ]
 
 
-@pytest.mark.parametrize("checkpoints", ["classic", "v2"])
+@pytest.mark.parametrize("checkpoints", ["classic", pytest.param("v2", marks=pytest.mark.slow)])
 def test_each_file_of_each_version_has_the_rows_that_it_has_for_spark(
     delta: SparkSession, tmp_path: Path, checkpoints: str
 ) -> None:

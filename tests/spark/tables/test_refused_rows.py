@@ -118,7 +118,9 @@ def logs(delta: SparkSession, folder: Path, *keys: str, **target: Any) -> dict[s
     }
 
 
-@pytest.mark.parametrize("keys", [(), ("id",)], ids=["append", "keyed"])
+@pytest.mark.parametrize(
+    "keys", [(), pytest.param(("id",), marks=pytest.mark.slow)], ids=["append", "keyed"]
+)
 @pytest.mark.parametrize("rule", RULES)
 def test_a_row_that_the_table_refuses_steps_aside(
     delta: SparkSession, tmp_path: Path, rule: str, keys: tuple[str, ...]

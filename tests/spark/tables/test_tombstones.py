@@ -133,7 +133,7 @@ def test_without_a_horizon_a_late_row_brings_it_back(delta: SparkSession, tmp_pa
         lifecycle(lake, tombstoneHorizon=0).run_once(whole=True)
     assert table(lake) == current(lake) == of(row(5))
     assert not Path(lake.target.tombstones).exists()
-    with pytest.raises(PlanError, match="tombstone_horizon_ms: 0 first"):
+    with pytest.raises(PlanError, match="tombstone_horizon_ms: 0 there"):
         lifecycle(lake).run_once(whole=True)
 
 
