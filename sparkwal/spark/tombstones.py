@@ -180,8 +180,9 @@ class SparkTombstones(WrittenHistory):
             if is_time:
                 expired = f"unix_micros(CAST(t.{SEQUENCE} AS TIMESTAMP)) < {limit_us}L"
                 deleted = deleted.alias("t").where(f"NOT {expired}")
+            earlier = session.read.format("delta").load(self._path).alias("t")
             with table_lock(self._path):
-                if has_deleted:
+                if has_deleted or earlier.where(expired).head(1):
                     self._merge(session, deleted.repartition(1), expired)
                 else:
                     # The transaction alone.
