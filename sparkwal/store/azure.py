@@ -7,9 +7,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 from urllib.parse import quote, unquote
 from xml.etree import ElementTree
 
@@ -29,15 +27,14 @@ from sparkwal.store.base import (
     UnfinishedPage,
 )
 from sparkwal.store.config import S3Config
-from sparkwal.store.rest import Reply, Request
+from sparkwal.store.rest import Listed, Reply, Request
 from sparkwal.store.s3_errors import BeyondEnd, Denied, KeyTaken, Unanswered
-from sparkwal.store.s3_replies import Unproven, check_order, folders_page
+from sparkwal.store.s3_replies import Unproven
 
 _CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
 # The version of a LIST with startFrom. More servers have that of the other requests.
 _START_FROM = {"x-ms-version": "2026-02-06"}
 _LARGEST_PAGE = 5000
-_MOST_EMPTY_PAGES = 1000
 _ROLE = "give the role Storage Blob Data Contributor (a reader: Reader) at the container"
 _ADVICE = {
     "AuthenticationFailed": "check the account's key or the signature (SAS), and this machine's "
@@ -60,15 +57,6 @@ _ADVICE = {
 _TEMPORARY = ("Md5Mismatch", "IncompleteBody", "OperationTimedOut", "InternalError", "ServerBusy")
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]+)</Code>")
 _MESSAGE = re.compile(rb"<Message>([^<\r\n]*)")
-
-
-@dataclass(frozen=True)
-class _Listed:
-    """One page of a LIST: its objects, its folders and the marker of the next page."""
-
-    entries: list[Entry]
-    folders: list[str]
-    marker: str
 
 
 class AzureStore:
@@ -219,11 +207,11 @@ class AzureStore:
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         """Make one LIST. If the server cannot begin at a name, 1 LIST for each 5,000 names."""
-        if not after:
-            return self._following(prefix, limit, "", "")
-        if self._begins_at is not False and (page := self._beginning(prefix, limit, after)):
-            return page
-        return self._following(prefix, limit, after, "")
+        if after and self._begins_at is not False:
+            page = self._beginning(prefix, limit, after)
+            if page is not None:
+                return page
+        return self._following(prefix, limit, after)
 
     def _beginning(self, prefix: str, limit: int, after: str) -> Page | None:
         """A page that the server begins at a name.
@@ -247,26 +235,15 @@ class AzureStore:
             self._begins_at = False
         if not self._begins_at:
             return None
-        return self._following(prefix, limit, after, "", listed)
+        return self._following(prefix, limit, after, listed)
 
-    def _following(
-        self, prefix: str, limit: int, after: str, marker: str, listed: _Listed | None = None
-    ) -> Page:
-        """The first page, from a marker on, that has a name after `after`."""
+    def _following(self, prefix: str, limit: int, after: str, listed: Listed | None = None) -> Page:
         size = _LARGEST_PAGE if after else limit
-        for _ in range(_MOST_EMPTY_PAGES):
-            listed = listed or self._page(prefix, size, marker)
-            check_order(listed.entries, prefix, "")
-            entries = [entry for entry in listed.entries if entry.key > after]
-            if entries or not listed.marker:
-                return Page(entries[:limit], bool(listed.marker) or len(entries) > limit)
-            marker = listed.marker
-            listed = None
-        raise Transient(f"empty pages of the LIST of {prefix} that lead no further")
+        return rest.first_page(partial(self._page, prefix, size), prefix, limit, after, listed)
 
     def _page(
         self, prefix: str, size: int, marker: str, start: str = "", delimiter: str = ""
-    ) -> _Listed:
+    ) -> Listed:
         query = {
             "restype": "container",
             "comp": "list",
@@ -280,7 +257,7 @@ class AzureStore:
         reply = self._send("GET", "", query, _START_FROM if start else {})
         return self._read_page(reply, prefix)
 
-    def _read_page(self, reply: Reply, prefix: str) -> _Listed:
+    def _read_page(self, reply: Reply, prefix: str) -> Listed:
         try:
             root = ElementTree.fromstring(reply.body)
         except ElementTree.ParseError:
@@ -294,7 +271,7 @@ class AzureStore:
             raise Unproven(f"LIST of {prefix} was answered by another one's list")
         entries = [_entry(blob) for blob in blobs.findall("Blob") if not _is_folder(blob)]
         folders = [_name(folder) for folder in blobs.findall("BlobPrefix")]
-        return _Listed(entries, folders, root.findtext("NextMarker") or "")
+        return Listed(entries, folders, root.findtext("NextMarker") or "")
 
     def folders(self, prefix: str, inside: str, after: str = "") -> Folders | None:
         """Make one LIST for each 5,000 names, all in one result.
@@ -302,48 +279,28 @@ class AzureStore:
         With a hierarchical namespace only "/" is a delimiter: that gives None.
         """
         delimiter = f"/{inside}/"
-        names: list[str] = []
-        marker = ""
-        while True:
-            try:
-                listed = self._page(prefix, _LARGEST_PAGE, marker, delimiter=delimiter)
-            except Refusal:
-                raise
-            except OptionError:
-                return None
-            rows = {
-                "CommonPrefixes": [{"Prefix": folder} for folder in listed.folders],
-                "Contents": [{"Key": entry.key} for entry in listed.entries],
-            }
-            page = folders_page(rows, prefix, after, delimiter)
-            if page is None:
-                return None
-            names += page.names
-            if not listed.marker:
-                return Folders(names, "")
-            marker = listed.marker
+        read = partial(self._page, prefix, _LARGEST_PAGE, delimiter=delimiter)
+        try:
+            return rest.all_folders(read, prefix, after, delimiter)
+        except Refusal:
+            raise
+        except OptionError:
+            return None
 
     def delete(self, key: str) -> None:
         with suppress(NotFound):
             self._delete(key, "")
 
     def _delete(self, key: str, etag: str) -> None:
-        condition = {"If-Match": f'"{etag}"'} if etag else {}
+        bare = etag.strip('"')
+        condition = {"If-Match": f'"{bare}"'} if bare else {}
         reply = self._send("DELETE", key, {}, {"x-ms-delete-snapshots": "include", **condition})
         if reply.status != 202:
             raise Unproven(f"DELETE was answered by status {reply.status}, which Azure never does")
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> Sequence[str]:
         """Make one DELETE for each object: Azure takes no money for it."""
-        kept = []
-        for key, etag in zip_longest(keys, etags, fillvalue=""):
-            try:
-                self._delete(key, etag.strip('"'))
-            except NotFound:
-                continue
-            except KeyTaken:
-                kept.append(key)
-        return kept
+        return rest.delete_each(self._delete, keys, etags)
 
     def age_ms(self, key: str) -> int:
         return self._send("HEAD", key).age_ms()

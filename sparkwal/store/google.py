@@ -9,11 +9,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 from urllib.parse import quote
 
@@ -32,27 +31,17 @@ from sparkwal.store.base import (
     UnfinishedPage,
 )
 from sparkwal.store.config import S3Config, is_unencrypted, normal_endpoint
-from sparkwal.store.rest import Reply, Request
+from sparkwal.store.rest import Listed, Reply, Request
 from sparkwal.store.s3_errors import BeyondEnd, Denied, KeyTaken, Unanswered
-from sparkwal.store.s3_replies import Unproven, check_order, folders_page
+from sparkwal.store.s3_replies import Unproven
 from sparkwal.store.tokens import Token
 
 _GOOGLE = "https://storage.googleapis.com"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
-_MOST_EMPTY_PAGES = 1000
 _NO_OBJECT = b"No such object"
 _ROLE = "give the role Storage Object User (a reader: Storage Object Viewer) at the bucket"
 _ABSENT = "create the bucket, or correct the path"
-
-
-@dataclass(frozen=True)
-class _Listed:
-    """One page of a LIST: its objects, its folders and the token of the next page."""
-
-    entries: list[Entry]
-    folders: list[str]
-    token: str
 
 
 class GoogleStore:
@@ -220,20 +209,13 @@ class GoogleStore:
 
     def list(self, prefix: str, limit: int = 1000, after: str = "") -> Page:
         """Make one LIST, and one more for each page that Google ends before its first key."""
-        token = ""
-        for _ in range(_MOST_EMPTY_PAGES):
-            # The LIST begins with the name itself.
-            listed = self._page(prefix, limit + bool(after), token, after)
-            check_order(listed.entries, prefix, "")
-            entries = [entry for entry in listed.entries if entry.key > after]
-            if entries or not listed.token:
-                return Page(entries[:limit], bool(listed.token) or len(entries) > limit)
-            token = listed.token
-        raise Transient(f"empty pages of the LIST of {prefix} that lead no further")
+        # The LIST begins with the name itself.
+        read = partial(self._page, prefix, limit + bool(after), start=after)
+        return rest.first_page(read, prefix, limit, after)
 
     def _page(
         self, prefix: str, size: int, token: str, start: str = "", delimiter: str = ""
-    ) -> _Listed:
+    ) -> Listed:
         query = {
             "prefix": prefix,
             "maxResults": str(min(size, 1000)),
@@ -247,43 +229,25 @@ class GoogleStore:
         if reply.get("kind") != "storage#objects":
             raise Unproven("LIST was answered by something else")
         entries = [_entry(item) for item in reply.get("items") or []]
-        return _Listed(entries, reply.get("prefixes") or [], reply.get("nextPageToken") or "")
+        return Listed(entries, reply.get("prefixes") or [], reply.get("nextPageToken") or "")
 
     def folders(self, prefix: str, inside: str, after: str = "") -> Folders | None:
         """Make one LIST for each 1,000 names, all in one result."""
         delimiter = f"/{inside}/"
-        names: list[str] = []
-        token = ""
-        while True:
-            listed = self._page(prefix, 1000, token, delimiter=delimiter)
-            rows = {
-                "CommonPrefixes": [{"Prefix": folder} for folder in listed.folders],
-                "Contents": [{"Key": entry.key} for entry in listed.entries],
-            }
-            page = folders_page(rows, prefix, after, delimiter)
-            if page is None:
-                return None
-            names += page.names
-            if not listed.token:
-                return Folders(names, "")
-            token = listed.token
+        read = partial(self._page, prefix, 1000, delimiter=delimiter)
+        return rest.all_folders(read, prefix, after, delimiter)
 
     def delete(self, key: str) -> None:
         with suppress(NotFound):
-            self._send("DELETE", "/storage/v1", key)
+            self._delete(key, "")
+
+    def _delete(self, key: str, generation: str) -> None:
+        condition = {"ifGenerationMatch": generation} if generation else {}
+        self._send("DELETE", "/storage/v1", key, condition)
 
     def delete_many(self, keys: Sequence[str], etags: Sequence[str] = ()) -> Sequence[str]:
         """Make one DELETE for each object: Google takes no money for it."""
-        kept = []
-        for key, etag in zip_longest(keys, etags, fillvalue=""):
-            condition = {"ifGenerationMatch": etag} if etag else {}
-            try:
-                self._send("DELETE", "/storage/v1", key, condition)
-            except NotFound:
-                continue
-            except KeyTaken:
-                kept.append(key)
-        return kept
+        return rest.delete_each(self._delete, keys, etags)
 
     def age_ms(self, key: str) -> int:
         reply = self._send("GET", "/storage/v1", key)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -17,12 +18,14 @@ import urllib3
 from urllib3 import exceptions as http
 
 from sparkwal.errors import OptionError
-from sparkwal.store.base import Transient
+from sparkwal.store.base import Entry, Folders, NotFound, Page, Transient
 from sparkwal.store.config import S3Config
-from sparkwal.store.s3_replies import Unproven
+from sparkwal.store.s3_errors import KeyTaken
+from sparkwal.store.s3_replies import Unproven, check_order, folders_page
 
 # What a store says about its own failure, and not about the request.
 TEMPORARY = (408, 429, 500, 502, 503, 504)
+_MOST_EMPTY_PAGES = 1000
 _UNREACHABLE = (http.NewConnectionError, http.ConnectTimeoutError, http.ProxyError)
 
 
@@ -64,6 +67,87 @@ class Reply:
         since, now = (parsedate_to_datetime(self.header(x)) for x in ("Last-Modified", "Date"))
         # Both times have whole seconds, so up to a second less may have passed.
         return max(0, int((now - since).total_seconds() * 1000) - 1000)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One page of a LIST: its objects, its folders and the marker of the next page."""
+
+    entries: list[Entry]
+    folders: list[str]
+    marker: str
+
+
+def first_page(
+    read: Callable[[str], Listed], prefix: str, limit: int, after: str, listed: Listed | None = None
+) -> Page:
+    """The first page that has a name after `after`.
+
+    Args:
+        read: reads the page at a marker; "" is the first one.
+        prefix, limit, after: as for `Store.list`.
+        listed: the first page, if it was read already.
+
+    Raises:
+        Transient: too many pages show no such name.
+    """
+    marker = ""
+    for _ in range(_MOST_EMPTY_PAGES):
+        listed = listed or read(marker)
+        check_order(listed.entries, prefix, "")
+        entries = [entry for entry in listed.entries if entry.key > after]
+        if entries or not listed.marker:
+            return Page(entries[:limit], bool(listed.marker) or len(entries) > limit)
+        marker = listed.marker
+        listed = None
+    raise Transient(f"empty pages of the LIST of {prefix} that lead no further")
+
+
+def all_folders(
+    read: Callable[[str], Listed], prefix: str, after: str, delimiter: str
+) -> Folders | None:
+    """The folders of all pages. See `Store.folders`.
+
+    Args:
+        read: reads the page at a marker; "" is the first one.
+        prefix, after: as for `Store.folders`.
+        delimiter: what ends the name of a folder.
+    """
+    names: list[str] = []
+    marker = ""
+    while True:
+        listed = read(marker)
+        rows = {
+            "CommonPrefixes": [{"Prefix": folder} for folder in listed.folders],
+            "Contents": [{"Key": entry.key} for entry in listed.entries],
+        }
+        page = folders_page(rows, prefix, after, delimiter)
+        if page is None:
+            return None
+        names += page.names
+        if not listed.marker:
+            return Folders(names, "")
+        marker = listed.marker
+
+
+def delete_each(
+    delete: Callable[[str, str], None], keys: Sequence[str], etags: Sequence[str]
+) -> list[str]:
+    """Delete objects one by one, and return those that the store kept.
+
+    Args:
+        delete: deletes a key if it has an ETag; "" is any.
+        keys, etags: as for `Store.delete_many`.
+    """
+    refused = []
+    for key, etag in zip_longest(keys, etags, fillvalue=""):
+        try:
+            delete(key, etag)
+        except NotFound:
+            continue
+        except KeyTaken:
+            refused.append(key)
+    return refused
 
 
 class WholeUpload:
