@@ -216,7 +216,9 @@ class Coordinator:
 
         def work() -> ChainRecord:
             cycle = self._look(self._list())
-            record, target, table = cycle.record, self._target, self._safeguards.table
+            record = cycle.record
+            target = self._target
+            table = self._safeguards.table
             if target is None or table is None or target.table not in record.tables:
                 raise self._no_table_yet()
             fixed = record.tables[target.table].target

@@ -179,7 +179,9 @@ class KnownLog:
         is_same = self.newest == newest and self.newest.etag == newest.etag != ""
         # §10: a head counts while the log's newest object is its record
         self.is_head_newest = self.is_head_newest and is_same
-        self.newest, self.page, self.is_listed = newest, page, True
+        self.newest = newest
+        self.page = page
+        self.is_listed = True
         self.is_small = page is not None and not page.more
 
     def begin_run(self, record: ChainRecord) -> None:
@@ -193,7 +195,9 @@ class KnownLog:
         self.error = self.floor_error = None
         if not self.is_listed:
             # A LIST of an earlier run shows nothing of this one.
-            self.newest, self.page, self.is_head_newest = None, None, False
+            self.newest = None
+            self.page = None
+            self.is_head_newest = False
         self.is_listed = False
         state = record.log(self.log.name)
         if state is not None and not self.is_head_newest and self._is_at_rest(state):

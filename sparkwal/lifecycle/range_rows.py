@@ -7,7 +7,7 @@ from operator import itemgetter
 
 import pyarrow as pa
 
-from sparkwal.errors import ReadError, SparkWalError
+from sparkwal.errors import ReadError, SparkWalError, WriteError
 from sparkwal.format.lifecycle_record import OpenRange, Promise
 from sparkwal.format.schema import to_arrow
 from sparkwal.protocol.records import live_records
@@ -105,6 +105,25 @@ def range_name(promise: Promise) -> str:
         more = ", …" if len(parts) > 3 else ""
         return f"range {promise.table.k} of {len(parts)} logs ({names}{more})"
     return f"positions {parts[0].cut}…{parts[0].to - 1} (range {promise.table.k})"
+
+
+def refused(table: str, promise: Promise, why: str, change: str = "change it") -> WriteError:
+    """The error for a table that did not take the open range, with the ways to continue.
+
+    Args:
+        table: the table, or one beside it.
+        promise: the open range.
+        why: the table's reason.
+        change: how a user changes the table, for people.
+    """
+    condition = promise.target.delete_when
+    other = f". If delete_when {condition!r} fails on them, change it with --change-target"
+    return WriteError(
+        f"{table} did not take {range_name(promise)}: {why}. If the table refuses these rows, "
+        f"{change} and run again; or give the range up with --give-up-range "
+        f"(give_up_range()), and its rows are promised again"
+        f"{f'{other} (change_target())' if condition else ''}. No row is lost: they stay in the log"
+    )
 
 
 def unreadable(root: LogStore, ranges: Iterable[OpenRange]) -> dict[str, SparkWalError]:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import Promise
+from sparkwal.lifecycle import range_rows
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.range_rows import range_name
 from sparkwal.lifecycle.table import Held, TableConflict, TableState, named_range
@@ -82,14 +83,7 @@ def explained(table: str, promise: Promise) -> Iterator[None]:
 
 def refused(table: str, promise: Promise, why: str) -> WriteError:
     """The error for a table that did not take the open range, with the ways to continue."""
-    condition = promise.target.delete_when
-    other = f". If delete_when {condition!r} fails on them, change it with --change-target"
-    return WriteError(
-        f"{table} did not take {range_name(promise)}: {why}. If the table refuses these rows, "
-        f"change it (ALTER TABLE delta.`{table}` …) and run again; or give the range up with "
-        f"--give-up-range (give_up_range()), and its rows are promised again"
-        f"{f'{other} (change_target())' if condition else ''}. No row is lost: they stay in the log"
-    )
+    return range_rows.refused(table, promise, why, f"change it (ALTER TABLE delta.`{table}` …)")
 
 
 class WrittenHistory:

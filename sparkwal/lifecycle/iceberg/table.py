@@ -24,7 +24,7 @@ from sparkwal.lifecycle.iceberg.fitting import (
 )
 from sparkwal.lifecycle.iceberg.history import RANGE, History
 from sparkwal.lifecycle.iceberg.replacing import Replacing, check_keys
-from sparkwal.lifecycle.range_rows import RangeRows, range_name, range_rows
+from sparkwal.lifecycle.range_rows import RangeRows, range_rows, refused
 from sparkwal.lifecycle.table import Held, TableConflict, TableState, named_range
 from sparkwal.store.base import LogStore
 from sparkwal.store.path import overlap
@@ -317,7 +317,7 @@ class IcebergTable:
                 return
             if now is not None and now.metadata_location != table.metadata_location:
                 raise TableConflict(f"{self.target.table}: {unknown}") from None
-            raise self._refused(promise, str(unknown)) from None
+            raise refused(self.target.table, promise, str(unknown)) from None
         self._written = None
 
     @contextmanager
@@ -334,15 +334,7 @@ class IcebergTable:
         except (TableConflict, ReadError, WriteError):
             raise
         except Exception as error:  # each catalog and store has its own classes of errors
-            raise self._refused(promise, self._place.text_of(error)) from None
-
-    def _refused(self, promise: Promise, why: str) -> WriteError:
-        return WriteError(
-            f"{self.target.table} did not take {range_name(promise)}: {why}. If the table refuses "
-            "these rows, change it and run again; or give the range up with --give-up-range "
-            "(give_up_range()), and its rows are promised again. No row is lost: they stay in the "
-            "log"
-        )
+            raise refused(self.target.table, promise, self._place.text_of(error)) from None
 
 
 def _has(table: Table, promise: Promise) -> bool:
