@@ -136,7 +136,7 @@ def read_files(
     query_id: str,
     entry: Checkpoint,
     record: SlotRecord | None = None,
-    known: Mapping[str, bytes] = MappingProxyType({}),
+    cached: Mapping[str, bytes] = MappingProxyType({}),
 ) -> dict[str, bytes]:
     """Read all files of a checkpoint: 1 GET, and 1 for each compacted list in an earlier record.
 
@@ -146,7 +146,7 @@ def read_files(
         query_id: the query.
         entry: its checkpoint.
         record: the record of the entry, if it was read.
-        known: files by name. A compacted list among them is not read again.
+        cached: files by name. A compacted list among them is not read again.
 
     Raises:
         InvalidLogError: a record is missing, damaged, or not the one that the entry names.
@@ -154,7 +154,7 @@ def read_files(
     files = read_block(log, window, query_id, entry.position, record, expected=entry)
     lists: dict[int, set[str]] = {}
     for name, (at, size) in entry.files.items():
-        if at not in (NOWHERE, entry.position) and len(known.get(name, b"")) != size:
+        if at not in (NOWHERE, entry.position) and len(cached.get(name, b"")) != size:
             lists.setdefault(at, set()).add(name)
     for earlier, wanted in sorted(lists.items()):
         carried = read_block(log, window, query_id, earlier)

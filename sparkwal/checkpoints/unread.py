@@ -113,7 +113,7 @@ def _newest_files(base: Base, files: Mapping[str, bytes]) -> dict[str, bytes]:
     if entry is None or entry.position <= base.origin.position or not entry.bytes:
         return {}
     own = record if entry.position == record.header.position else None
-    return packing.read_files(base.log, base.window, query_id, entry, own, known=files)
+    return packing.read_files(base.log, base.window, query_id, entry, own, cached=files)
 
 
 def listed_files(files: Mapping[str, bytes]) -> Iterator[tuple[str, str, int]]:

@@ -137,11 +137,11 @@ def _is_in_json(document: Any, value: Value, *, of_rows: bool = False) -> bool:
         case dict():
             return any(
                 value.is_in(name.encode())
-                or _is_in_json(each, value, of_rows=of_rows or name in _OF_ROWS)
-                for name, each in document.items()
+                or _is_in_json(child, value, of_rows=of_rows or name in _OF_ROWS)
+                for name, child in document.items()
             )
         case list():
-            return any(_is_in_json(each, value, of_rows=of_rows) for each in document)
+            return any(_is_in_json(child, value, of_rows=of_rows) for child in document)
         case str():
             return _is_in_text(document, value)
         case int() | float() if of_rows and not isinstance(document, bool):
@@ -165,11 +165,11 @@ def _is_in_arrow(body: bytes, value: Value) -> bool:
 def _is_in_checkpoints(body: bytes, header: Any, value: Value) -> bool:
     """Whether the files of checkpoints that a record carries hold the value."""
     checkpoints = (header.get("checkpoints") or {}).values()
-    for size in filter(None, (each["bytes"] for each in checkpoints)):
+    for size in filter(None, (checkpoint["bytes"] for checkpoint in checkpoints)):
         files = _block(body, size)
         if value.is_in(files) or _is_in_text(files.decode(), value):
             return True
-    if any(each.get("state") for each in checkpoints):
+    if any(checkpoint.get("state") for checkpoint in checkpoints):
         raise CannotTell("it carries the state of a query, which only Spark reads")
     return False
 
@@ -180,17 +180,17 @@ def _block(body: bytes, size: int) -> bytes:
     Raises:
         CannotTell: there is no such block.
     """
-    for place in re.finditer(re.escape(_ZSTD), body):
+    for frame in re.finditer(re.escape(_ZSTD), body):
         with suppress(OSError, pa.ArrowException):
-            return _unpacked(body[place.start() : place.start() + size], "zstd")
+            return _unpacked(body[frame.start() : frame.start() + size], "zstd")
     raise CannotTell("the checkpoint in it is damaged")
 
 
 def _is_in_schema(schema: pa.Schema, value: Value) -> bool:
     """Whether names or metadata of columns hold the value."""
     texts = [*(schema.metadata or {}).values()]
-    for each in schema:
-        texts += [each.name.encode(), *(each.metadata or {}).values()]
+    for field in schema:
+        texts += [field.name.encode(), *(field.metadata or {}).values()]
     return any(_is_in_text(text.decode(errors="replace"), value) for text in texts)
 
 
@@ -224,15 +224,15 @@ def _is_in_column(column: Any, value: Value) -> bool:
         return value.number is not None and _has_number(column, value.number)
     if pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return False
-    found = column.to_pylist()
+    cells = column.to_pylist()
     if pa.types.is_temporal(kind):
-        return any(value.is_in(str(each).encode()) for each in found if each is not None)
-    return any(_is_in_cell(each, value) for each in found if each)
+        return any(value.is_in(str(cell).encode()) for cell in cells if cell is not None)
+    return any(_is_in_cell(cell, value) for cell in cells if cell)
 
 
 def _has_number(column: Any, number: Decimal) -> bool:
-    for each in column.to_pylist():
-        if each is not None and each == each and Decimal(str(each)) == number:
+    for cell in column.to_pylist():
+        if cell is not None and cell == cell and Decimal(str(cell)) == number:
             return True
     return False
 

@@ -60,21 +60,21 @@ def accept(chain: Chain, record: ChainRecord, table: Table, former: str) -> Chai
         record = moved(record, former, table.target)
     promise = promise_to(record, table.target)
     in_chain = promise.table
-    held = table.held(in_chain.app_id, in_chain.table_version, promise.confirmed_k)
-    if held is not None and is_moved:
-        _check_moved(promise, held, former)
-    if held is None or held.table.k < promise.confirmed_k:
-        why = "it does not exist" if held is None else f"its last range is {held.table.k}"
+    history = table.held(in_chain.app_id, in_chain.table_version, promise.confirmed_k)
+    if history is not None and is_moved:
+        _check_moved(promise, history, former)
+    if history is None or history.table.k < promise.confirmed_k:
+        why = "it does not exist" if history is None else f"its last range is {history.table.k}"
         raise PlanError(
             f"{table.target.table} cannot be accepted as the table that holds range "
             f"{promise.confirmed_k} of {chain.log.url}: {why}"
         )
     # SAFETY(restore-not-before) §10: a restore to before the confirmed version is refused
-    if held.unknown:
-        raise _cannot_accept(promise, held.unknown)
-    snapshot = held.table
+    if history.unknown:
+        raise _cannot_accept(promise, history.unknown)
+    snapshot = history.table
     # SAFETY(kept-range-done) §10: an open range that the restored table holds is published as done
-    newer = held.ranges
+    newer = history.ranges
     _check_newer(promise, newer)
     # SAFETY(accepted-aside-burned) §10: which rows step aside may be lost, so nobody may write the
     # range under its number
@@ -98,18 +98,18 @@ def accept(chain: Chain, record: ChainRecord, table: Table, former: str) -> Chai
     return put_promise(chain, record, table.target) if record.kind == INTENT else chain.put(record)
 
 
-def _check_moved(promise: Promise, held: Held, former: str) -> None:
+def _check_moved(promise: Promise, history: Held, former: str) -> None:
     """Check that the table at another place is that of the chain.
 
     Raises:
         PlanError: it is another one.
     """
     # §10: a table at another place has the id that the first intent found
-    if held.table.table_id != promise.table.table_id:
+    if history.table.table_id != promise.table.table_id:
         raise PlanError(
-            f"{promise.target.table} is not {former}, moved: it is table {held.table.table_id}, "
-            f"and that was {promise.table.table_id}. Give the table's folder, moved or copied as "
-            "it is"
+            f"{promise.target.table} is not {former}, moved: it is table "
+            f"{history.table.table_id}, and that was {promise.table.table_id}. Give the table's "
+            "folder, moved or copied as it is"
         )
 
 
@@ -135,13 +135,15 @@ def _check_moved_beside(promise: Promise, table: Table, former: str) -> None:
     Raises:
         PlanError: they are missing at the new place, or are others.
     """
-    kept = []
+    beside_tables = []
     if table.tombstones is not None:
-        kept.append((tombstones_of(promise), snapshot_of_tombstones(promise, table.tombstones)))
+        beside_tables.append(
+            (tombstones_of(promise), snapshot_of_tombstones(promise, table.tombstones))
+        )
     if promise.table.refused is not None and table.refused is not None:
-        kept.append((refused_of(promise), snapshot_of_refused(promise, table.refused)))
-    for beside, found in kept:
-        if found is None or found.table_id != beside.confirmed.table_id:
+        beside_tables.append((refused_of(promise), snapshot_of_refused(promise, table.refused)))
+    for beside, snapshot in beside_tables:
+        if snapshot is None or snapshot.table_id != beside.confirmed.table_id:
             was = former + beside.url.removeprefix(promise.target.table)
             raise PlanError(f"{beside.url} is not {was}, moved: move that folder there too")
 
@@ -195,10 +197,10 @@ def _accept_tombstones(
         PlanError: they belong to another table, or their history contradicts the chain.
     """
     beside = tombstones_of(promise)
-    held = tombstones.held(promise.table.app_id, beside.confirmed.version)
+    history = tombstones.held(promise.table.app_id, beside.confirmed.version)
     tombstones.prepare()
-    if held is not None and held.table.table_id == beside.confirmed.table_id:
-        _check_accepted(promise, beside, held)
+    if history is not None and history.table.table_id == beside.confirmed.table_id:
+        _check_accepted(promise, beside, history)
     now = snapshot_of_tombstones(promise, tombstones)
     assert now is not None
     # SAFETY(tombstones-again) §10: if accepted tombstones have the transaction of the open range,
@@ -227,12 +229,12 @@ def _accept_refused(promise: Promise, refused: Refused, *, is_range_written: boo
         PlanError: they belong to another table, or their history contradicts the chain.
     """
     beside = refused_of(promise)
-    held = refused.held(promise.table.app_id, beside.confirmed.version)
+    history = refused.held(promise.table.app_id, beside.confirmed.version)
     refused.prepare()
     ranges: list[int] = []
-    if held is not None and held.table.table_id == beside.confirmed.table_id:
-        _check_accepted(promise, beside, held)
-        ranges = [each.k for each in held.ranges]
+    if history is not None and history.table.table_id == beside.confirmed.table_id:
+        _check_accepted(promise, beside, history)
+        ranges = [change.k for change in history.ranges]
     # SAFETY(aside-not-lost) §10: a range whose rows stepped aside is done only if those rows are
     # there
     if is_range_written and promise.is_aside and promise.table.k not in ranges:
@@ -247,19 +249,19 @@ def _accept_refused(promise: Promise, refused: Refused, *, is_range_written: boo
     return now
 
 
-def _check_accepted(promise: Promise, beside: Beside, held: Held) -> None:
+def _check_accepted(promise: Promise, beside: Beside, history: Held) -> None:
     """Compare the history of a table beside the table with the chain.
 
     Raises:
         PlanError: it holds less than at its confirmed version, or a range that the chain lacks.
     """
     url, confirmed = beside.url, beside.confirmed.version
-    why = held.unknown
-    if held.overwrite is not None:
-        why = f"version {held.overwrite.version} is a {held.overwrite.operation}"
+    why = history.unknown
+    if history.overwrite is not None:
+        why = f"version {history.overwrite.version} is a {history.overwrite.operation}"
     if why:
         raise PlanError(
             f"{url} may hold less than its version {confirmed}: {why}. {beside.way_back()}"
         )
-    if unknown := sorted({each.k for each in held.ranges if each.k > promise.table.k}):
+    if unknown := sorted({change.k for change in history.ranges if change.k > promise.table.k}):
         raise PlanError(f"{url} holds ranges {unknown}, which the chain lacks. {beside.way_back()}")

@@ -361,5 +361,5 @@ class Coordinator:
         return result
 
     def _look(self, logs: Sequence[LogStore]) -> Cycle:
-        known = [self._known_log(log) for log in logs]
-        return look(self._chain, self._policy, self._safeguards, known)
+        known_logs = [self._known_log(log) for log in logs]
+        return look(self._chain, self._policy, self._safeguards, known_logs)

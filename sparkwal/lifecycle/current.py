@@ -273,11 +273,11 @@ def _plan(
     if read.on_error == "leave out":
         # Damage that shows only in rows leaves out the whole log, not a part of it.
         read.each(lambda log: _read_all(log, tails[log.log.name]))
-    kept = [(log, tails[log.log.name]) for log in read.logs]
-    union = union_of((tail.spark_schema, f"sequencer {tail.name}") for _, tail in kept)
-    for log, tail in kept:
+    log_tails = [(log, tails[log.log.name]) for log in read.logs]
+    union = union_of((tail.spark_schema, f"sequencer {tail.name}") for _, tail in log_tails)
+    for log, tail in log_tails:
         emit(CurrentRead(log.log.url, version, tail.start, tail.end))
-    newer = tuple(tail for _, tail in kept)
+    newer = tuple(tail for _, tail in log_tails)
     return CurrentPlan(target, version, newer, union, tombstones, read.left_out)
 
 

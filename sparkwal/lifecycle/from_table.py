@@ -105,8 +105,8 @@ def newest_columns(root: LogStore, options: SourceOptions) -> str | None:
     if target is None or record is None:
         return None
     table = open_table(target, options)
-    found = table.snapshot(record.tables[target.table].app_id, None)
-    return table.spark_schema if found is not None else None
+    snapshot = table.snapshot(record.tables[target.table].app_id, None)
+    return table.spark_schema if snapshot is not None else None
 
 
 @dataclass(frozen=True)

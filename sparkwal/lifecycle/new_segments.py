@@ -61,14 +61,14 @@ class SegmentMaker:
         log = LogRange(SourceOptions(path=self._log.url), self._sequencer, self._log)
         log.see(head)
         try:
-            made = make_segments(log, every=False, without=self._without, most=_MOST)
+            segments = make_segments(log, every=False, without=self._without, most=_MOST)
         except Refusal as refusal:
             self._is_refused = True
             events.emit(events.SegmentsNotMade(self._log.url, str(refusal)))
             return 0
-        for reason in (*made.skipped.values(), *made.damaged.values()):
+        for reason in (*segments.skipped.values(), *segments.damaged.values()):
             events.emit(events.SegmentsNotMade(self._log.url, reason))
-        self._without |= made.skipped.keys() | made.damaged.keys()
-        is_complete = len(made.blocks) < _MOST
+        self._without |= segments.skipped.keys() | segments.damaged.keys()
+        is_complete = len(segments.blocks) < _MOST
         self._next = end if is_complete else self._next
-        return len(made.blocks)
+        return len(segments.blocks)

@@ -170,7 +170,7 @@ def check_place(table: str, options: StoreOptions) -> None:
         )
     refuse_credentials(table, "the table's URL in the log")
     is_same = kind_of_store(table) == kind_of_store(options.path)
-    named = [each.strip().rstrip("/") for each in (options.table_location or "").split(",")]
+    named = [url.strip().rstrip("/") for url in (options.table_location or "").split(",")]
     # What lies beside a table that is named is on the same store.
     plain = table.rstrip("/").removesuffix("_refused")
     if not table.isprintable() or not (is_same or {table.rstrip("/"), plain} & {*named}):

@@ -255,20 +255,20 @@ def decide_together(states: Mapping[str, LogState], policy: Policy, now_ms: int)
     The logs go into the table by one transaction. So if one of them has something due, or all of
     them together reach a threshold, the rows of all that are older than the window go too.
     """
-    due = {name: decide(state, policy, now_ms) for name, state in states.items()}
+    decisions = {name: decide(state, policy, now_ms) for name, state in states.items()}
     is_any_due = (
-        any(one.before_ms is not None for one in due.values())
+        any(one.before_ms is not None for one in decisions.values())
         or sum(state.rows for state in states.values()) >= policy.persist_rows
         or sum(state.bytes for state in states.values()) >= policy.persist_bytes
     )
     if not is_any_due:
-        return due
+        return decisions
     start_ms = _window_start(policy, now_ms)
     for name, state in states.items():
         has_old = state.first_ms is not None and state.first_ms <= start_ms
-        if due[name].before_ms is None and state.has_table and has_old:
-            due[name] = replace(due[name], before_ms=start_ms)
-    return due
+        if decisions[name].before_ms is None and state.has_table and has_old:
+            decisions[name] = replace(decisions[name], before_ms=start_ms)
+    return decisions
 
 
 def _window_start(policy: Policy, now_ms: int) -> int:

@@ -106,8 +106,7 @@ class TableReplay(Iterator[Entry | TableRows]):
         def hold(logs: Sequence[LogRange]) -> None:
             present = [log for log in logs if log.log_id is not None]
             if present:
-                held = leased(present, lambda log: log.floor.current())
-                _, lease = stack.enter_context(held)
+                _, lease = stack.enter_context(leased(present, lambda log: log.floor.current()))
                 self._leases += [] if lease is None else [lease]
 
         plan = choose_start(
@@ -139,10 +138,10 @@ class TableReplay(Iterator[Entry | TableRows]):
     def __next__(self) -> Entry | TableRows:
         while (place := self._place) is not None and place.file is not None:
             after = self._table.next_file(place)
-            found = self._rows(place, after)
+            rows = self._rows(place, after)
             self._place = after
-            if found is not None:
-                return found
+            if rows is not None:
+                return rows
         try:
             return next(self._replay)
         except StopIteration:

@@ -153,7 +153,7 @@ def moved(record: ChainRecord, former: str, target: Target) -> ChainRecord:
         name: replace(log, table=url) if log.table == former else log
         for name, log in record.logs.items()
     }
-    others = {place: table for place, table in record.tables.items() if place != former}
+    others = {other: table for other, table in record.tables.items() if other != former}
     tables = {**others, url: replace(record.tables[former], target=target)}
     return replace(record, logs=logs, tables=tables)
 

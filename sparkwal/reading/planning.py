@@ -239,7 +239,7 @@ def plan_ranges(
     *,
     parallelism: int | None,
     looked: Mapping[str, Looked] | None = None,
-    known: Mapping[str, Opened] = _NONE,
+    read_records: Mapping[str, Opened] = _NONE,
     clock: Clock = SYSTEM,
 ) -> PlannedRead:
     """Plan a read of ranges of several logs, in the order of the ranges and then of positions.
@@ -252,7 +252,7 @@ def plan_ranges(
         ranges: the ranges, one for each log.
         parallelism: the number of tasks that run at once, or None if it is unknown.
         looked: the last look at the floor of each log, by sequencer.
-        known: a record of each of some logs, by sequencer, that was read already.
+        read_records: a record of each of some logs, by sequencer, that was read already.
         clock: replaces the system's clock.
 
     Raises:
@@ -267,13 +267,13 @@ def plan_ranges(
         if seen is not None:
             floor.take(seen)
         try:
-            return _planned(floor, range_, DEFAULT_WINDOW, known.get(range_.sequencer))
+            return _planned(floor, range_, DEFAULT_WINDOW, read_records.get(range_.sequencer))
         except InvalidLogError:
             # The log may have another window.
             window = find_head(log).window
             if window == DEFAULT_WINDOW:
                 raise
-            return _planned(floor, range_, window, known.get(range_.sequencer))
+            return _planned(floor, range_, window, read_records.get(range_.sequencer))
 
     planned = [*run_parallel(root.store, plan, ranges)]
     columns = (
@@ -309,7 +309,7 @@ class _PlannedRange:
 
 
 def _planned(
-    floor: Floor, range_: OpenRange, window: int, known: Opened | None = None
+    floor: Floor, range_: OpenRange, window: int, record: Opened | None = None
 ) -> _PlannedRange:
     log = floor.log
     start = range_.cut
@@ -327,9 +327,9 @@ def _planned(
             size,
         )
     cached = dict[int, SlotRecord]()
-    if isinstance(known, SlotRecord) and known.header.window == window:
+    if isinstance(record, SlotRecord) and record.header.window == window:
         # As if it was read here: more of its rows would make a large task.
-        cached = {known.header.position: replace(known, front=known.front[:GLANCE])}
+        cached = {record.header.position: replace(record, front=record.front[:GLANCE])}
     records = [*_records(floor, window, start, end, at_once=WIDEST_PROBE, cached=cached)]
     pieces = [piece for record in records for piece in pieces_of(log, record)]
     size = sum(piece.length for piece in pieces)

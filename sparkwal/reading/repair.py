@@ -219,8 +219,8 @@ def _encoded(log: LogStore, copy: SlotRecord) -> bytes:
     inlined = [(part.partition, _rows(log, pieces, part.partition, copy)) for part in header.inline]
     without = replace(header, inline=(), bytes=sum(batch.bytes for batch in header.batches))
     for codec in ("zstd", "lz4", None):
-        made, data = encode_record(without, inlined, spark_schema, codec)
-        if made == header:
+        encoded, data = encode_record(without, inlined, spark_schema, codec)
+        if encoded == header:
             break
     return data
 

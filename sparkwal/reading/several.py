@@ -61,9 +61,9 @@ def existing(root: LogStore, logs: Sequence[L], *, listed: bool) -> list[L]:
     Raises:
         OptionError: none exists, or one that was named does not.
     """
-    found = [log for log in logs if log.log_id is not None]
-    if len(found) < len(logs) and not listed:
+    present = [log for log in logs if log.log_id is not None]
+    if len(present) < len(logs) and not listed:
         raise OptionError(no_log_at(next(log for log in logs if log.log_id is None).log))
-    if not found:
+    if not present:
         raise OptionError(no_log_at(root))
-    return found
+    return present

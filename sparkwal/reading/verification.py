@@ -302,7 +302,9 @@ class _Chain:
         """
         report = self._report
         passed = len(self._judge.run.passed) if self._judge.run is not None else 0
-        live = [each for each in self._judge.add(slot) if each.header.position >= report.floor]
+        live = [
+            record for record in self._judge.add(slot) if record.header.position >= report.floor
+        ]
         run = self._judge.run
         assert run is not None
         if isinstance(slot, TornRecord):

@@ -133,8 +133,8 @@ def checked_slots(
     for stretch in stretches:
         part = range(max(stretch.start, start), min(stretch.stop, end))
         if isinstance(stretch, range) or stretch.block not in trusted:
-            for found in run_parallel(log.store, fetch, positions.of(part, problem)):
-                yield found()
+            for pending in run_parallel(log.store, fetch, positions.of(part, problem)):
+                yield pending()
             continue
         records = {record.header.position: record for record in stretch.records(start, end)}
         for position in positions.of(part, problem):

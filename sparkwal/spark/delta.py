@@ -235,7 +235,7 @@ class SparkDeltaTable(WrittenHistory):
             # Spark would plan each log by itself.
             parallelism = session.sparkContext.defaultParallelism
             root, known = self._opened.root, promise.read
-            read = plan_ranges(root, promise.ranges, parallelism=parallelism, known=known)
+            read = plan_ranges(root, promise.ranges, parallelism=parallelism, read_records=known)
         except SparkWalError as error:
             raise ReadError(f"{range_name(promise)} is unreadable: {error}") from error
         schema = to_struct(with_hidden(read.spark_schema, *hidden))

@@ -73,8 +73,8 @@ class AzureStore:
         OptionError: the container cannot hold a log, or the account is unknown.
     """
 
-    def __init__(self, place: str, config: S3Config) -> None:
-        self._account, self.container = account_of(place, config)
+    def __init__(self, authority: str, config: S3Config) -> None:
+        self._account, self.container = account_of(authority, config)
         if not _CONTAINER.fullmatch(self.container):
             raise OptionError(
                 f"{self.container!r} is no name of a container; paths look like "
@@ -123,8 +123,8 @@ class AzureStore:
     def _failure(self, reply: Reply, key: str) -> Exception:
         named = _CODE.search(reply.body)
         code = reply.headers.get("x-ms-error-code") or (named[1].decode() if named else "")
-        said = _MESSAGE.search(reply.body)
-        text = said[1].decode(errors="replace")[:300] if said else ""
+        detail = _MESSAGE.search(reply.body)
+        text = detail[1].decode(errors="replace")[:300] if detail else ""
         message = " ".join(f"{reply.status} {code} {text}".split())
         unexpected = f"{self.url} answers {message} where Azure never does; check the endpoint"
         match reply.status, code:

@@ -93,17 +93,17 @@ class Account:
         return f"SharedKey {self.name}:{base64.b64encode(signature).decode()}"
 
 
-def account_of(place: str, config: S3Config) -> tuple[Account, str]:
+def account_of(authority: str, config: S3Config) -> tuple[Account, str]:
     """The account and the container of a path.
 
     Args:
-        place: what stands between "://" and the first "/".
+        authority: what stands between "://" and the first "/".
         config: endpoint, accessKeyId (the account's name) and secretAccessKey (its key).
 
     Raises:
         OptionError: the account is unknown, or a name is none. No message shows a secret.
     """
-    container, _, host = place.partition("@")
+    container, _, host = authority.partition("@")
     named, suffix = _of_host(host) if host else ("", "core.windows.net")
     connection = _connection_string()
     environment = connection.get("AccountName") or _first("ACCOUNT_NAME", "ACCOUNT")

@@ -114,17 +114,17 @@ class GoogleStore:
     def _failure(self, reply: Reply, key: str) -> Exception:
         error = _json(reply.body).get("error")
         error = error if isinstance(error, dict) else {}
-        said = " ".join(str(error.get("message", "")).split())[:300]
+        detail = " ".join(str(error.get("message", "")).split())[:300]
         errors = error.get("errors") or [{}]
         reason = errors[0].get("reason", "") if isinstance(errors[0], dict) else ""
-        message = f"{reply.status} {said}".strip()
+        message = f"{reply.status} {detail}".strip()
         unexpected = f"{self.url} answers {message} where Google never does; check the endpoint"
         if reply.status == 412:
             return KeyTaken(unexpected)
         if reply.status == 416:
             return BeyondEnd(unexpected)
         if reply.status == 404:
-            if "bucket" in said.lower() and "object" not in said.lower():
+            if "bucket" in detail.lower() and "object" not in detail.lower():
                 return Refusal(f"{self.url} refused the request ({message}); {_ABSENT}")
             if reason == "notFound" or _NO_OBJECT in reply.body:
                 return NotFound(key)

@@ -94,7 +94,7 @@ def test_a_plan_gets_no_record_that_was_read_before() -> None:
     plans, made = [], []
     nothing: dict[str, Opened] = {}
     for known in (nothing, {"default": head.live}):
-        plan = plan_ranges(timed.log, [part], parallelism=1, known=known, clock=timed.clock)
+        plan = plan_ranges(timed.log, [part], parallelism=1, read_records=known, clock=timed.clock)
         plans.append([task.pieces for group in plan.tasks for task in group])
         made.append(timed.requests())
     assert plans[0] == plans[1] and made[1] == made[0] - 1

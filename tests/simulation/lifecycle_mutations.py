@@ -316,14 +316,14 @@ MUTATIONS = [
         "kept-range-done",
         "the table is restored to its newest version, and accepted",
         "lifecycle/accepting.py",
-        "newer = held.ranges",
+        "newer = history.ranges",
         "newer = ()",
     ),
     Mutation(
         "restore-not-before",
         _ACCEPTED,
         "lifecycle/accepting.py",
-        "if held.unknown:",
+        "if history.unknown:",
         "if False:",
     ),
     Mutation(

@@ -72,7 +72,7 @@ class _Part:
         error: a consumer of the log is damaged. Nothing of the log is deleted.
     """
 
-    known: KnownLog
+    known_log: KnownLog
     state: LogInChain
     first: int
     floor: int
@@ -84,7 +84,7 @@ class _Part:
     @property
     def log(self) -> LogStore:
         """The log."""
-        return self.known.log
+        return self.known_log.log
 
     def floor_in(self, old: ChainRecord | None) -> int:
         """The floor in an old record.
@@ -176,7 +176,7 @@ def _parts(
     for part in parts:
         part.floor = part.bound = part.floor_in(old)
     # Below a floor that allows nothing new, the consumers do not matter.
-    moved = [part for part in parts if part.floor > min(part.known.collected, part.first)]
+    moved = [part for part in parts if part.floor > min(part.known_log.collected, part.first)]
     if not moved:
         return parts, None
     walked = list_logs(logs[0].log.root, [one.log.name for one in logs if one.is_small])
@@ -223,7 +223,7 @@ def _confirm_table(
         part
         for part in parts
         if part.state.table
-        and (part.bound > max(part.known.collected, 0) or part.erasable > part.first)
+        and (part.bound > max(part.known_log.collected, 0) or part.erasable > part.first)
     ]
     for part in with_table:
         if table is None or part.state.table != table.target.table:
@@ -279,35 +279,36 @@ def collect(
     collections: dict[str, Collection | InvalidLogError | None] = {
         part.log.name: part.error for part in parts
     }
-    due = [
+    chosen = [
         part
         for part in parts
-        if part.error is None and (part.bound > part.known.collected or part.erasable > part.first)
+        if part.error is None
+        and (part.bound > part.known_log.collected or part.erasable > part.first)
     ]
-    if not due or readers is None:
+    if not chosen or readers is None:
         return collections, record
 
-    def look(known: KnownLog, state: LogInChain) -> None:
-        with noted(known):
-            known.look(state)
-        if known.takes_part:
-            others = other_logs(record, [(known.log, known.log_id)])
-            known.error = others.get(known.log.name)
+    def look(known_log: KnownLog, state: LogInChain) -> None:
+        with noted(known_log):
+            known_log.look(state)
+        if known_log.takes_part:
+            others = other_logs(record, [(known_log.log, known_log.log_id)])
+            known_log.error = others.get(known_log.log.name)
 
-    unread = [part for part in due if part.known.head is None]
-    [*run_parallel(chain.log.store, lambda part: look(part.known, part.state), unread)]
-    due = [part for part in due if part.known.takes_part]
-    if not due:
+    unread = [part for part in chosen if part.known_log.head is None]
+    [*run_parallel(chain.log.store, lambda part: look(part.known_log, part.state), unread)]
+    chosen = [part for part in chosen if part.known_log.takes_part]
+    if not chosen:
         return collections, record
-    uploads = _uploads([part.log for part in due])
+    uploads = _uploads([part.log for part in chosen])
 
     def work(part: _Part) -> tuple[str, Collection]:
-        if not part.held_by and part.bound < part.known.live_head.gap:
+        if not part.held_by and part.bound < part.known_log.live_head.gap:
             # A consumer that does not continue may keep the floor itself from moving.
             part.held_by = _holders(readers, part, safeguards)
-        return part.log.name, _collect(part, uploads, dry_run=dry_run, is_single=len(due) == 1)
+        return part.log.name, _collect(part, uploads, dry_run=dry_run, is_single=len(chosen) == 1)
 
-    collections |= run_parallel(logs[0].log.store, work, due)
+    collections |= run_parallel(logs[0].log.store, work, chosen)
     if not dry_run:
         readers.forget_expired_leases()
         record = _note(chain, record, parts, collections)
@@ -319,12 +320,12 @@ def _collect(
 ) -> Collection:
     """Collect a log. `is_single`: no other one is collected with it."""
     log = part.log
-    head = part.known.live_head
+    head = part.known_log.live_head
     bound = part.bound
     taken = _take(part, dry_run=dry_run)
     # A log that is too short for a segment of its own may have those of a deleted log. Only the
     # collection of a single log, or one that looks again, lists them.
-    has_blocks = head.gap >= keys.BLOCK or is_single or part.known.looks_again
+    has_blocks = head.gap >= keys.BLOCK or is_single or part.known_log.looks_again
     old = [*_unneeded_segments(log, head, bound)] if has_blocks else []
     gone = taken.taken(log.store, old, dry_run=dry_run)
     unfinished = [*_below_bound(log, head, bound, uploads)]
@@ -339,7 +340,9 @@ def _collect(
         if erasure.erased:
             events.emit(events.RowsErased(log.url, part.erasable, erasure.erased))
     # Another collection may have succeeded in the meantime.
-    before = part.known.left.among([at for at in taken.staying if at >= part.state.without_rows])
+    before = part.known_log.left.among(
+        [at for at in taken.staying if at >= part.state.without_rows]
+    )
     left = before + erasure
     looked_below = max(part.erasable, part.first)
     young = sum(at >= looked_below for at in taken.staying)
@@ -410,12 +413,14 @@ class _Taken:
 
     def taken(self, store: Store, entries: list[Entry], *, dry_run: bool) -> "_Taken":
         """Delete these objects too, unless it is a dry run."""
-        kept = [] if dry_run else delete_listed(store, entries)
+        undeleted = [] if dry_run else delete_listed(store, entries)
         return replace(
             self,
-            objects=self.objects + len(entries) - len(kept),
-            bytes=self.bytes + sum(entry.size for entry in entries) - sum(e.size for e in kept),
-            kept=self.kept + len(kept),
+            objects=self.objects + len(entries) - len(undeleted),
+            bytes=self.bytes
+            + sum(entry.size for entry in entries)
+            - sum(e.size for e in undeleted),
+            kept=self.kept + len(undeleted),
         )
 
 
@@ -424,7 +429,7 @@ def _take(part: _Part, *, dry_run: bool) -> _Taken:
     log = part.log
     taken = _Taken()
     staying: list[int] = []
-    below = _below(log, part.known.live_head, part.bound)
+    below = _below(log, part.known_log.live_head, part.bound)
     while listed := [*islice(below, KEYS_OF_DELETE)]:
         staying += [position for _, position in listed if position is not None]
         batch = [entry for entry, position in listed if position is None]

@@ -62,9 +62,9 @@ class Search:
     copies: list[Copy] = field(default_factory=list)
     objects: int = 0
 
-    def note(self, where: str, found: str, until: str) -> None:
+    def note(self, url: str, outcome: str, until: str) -> None:
         """Note an object that holds the value, or may hold it."""
-        self.copies.append(Copy(self.value.without(where), found, until))
+        self.copies.append(Copy(self.value.without(url), outcome, until))
 
     def in_folder(
         self,
@@ -94,23 +94,23 @@ class Search:
             except SparkWalError as error:
                 return name, f"cannot tell: it is unreadable ({type(error).__name__})", b""
             try:
-                found = FOUND if is_found(name, body, self.value) else _NOT_THERE
+                outcome = FOUND if is_found(name, body, self.value) else _NOT_THERE
             except CannotTell as reason:
-                found = f"cannot tell: {reason}"
-            return name, found, body if files is not None and files.is_history(name) else b""
+                outcome = f"cannot tell: {reason}"
+            return name, outcome, body if files is not None and files.is_history(name) else b""
 
         before = self.objects
         hits = []
-        entries = [each for each in all_entries(store, prefix) if not each.key.endswith("/")]
-        for name, found, body in run_parallel(store, read, entries):
+        entries = [entry for entry in all_entries(store, prefix) if not entry.key.endswith("/")]
+        for name, outcome, body in run_parallel(store, read, entries):
             self.objects += 1
             self.done(self.objects, before + len(entries))
             if files is not None and body:
                 files.see(name, body)
-            if found:
-                hits.append((name, found))
-        for name, found in hits:
-            self.note(f"{store.url}/{prefix}{name}", found, until(name))
+            if outcome:
+                hits.append((name, outcome))
+        for name, outcome in hits:
+            self.note(f"{store.url}/{prefix}{name}", outcome, until(name))
         for upload in _unfinished(store, prefix):
             self.note(
                 f"{store.url}/{upload}",

@@ -124,11 +124,11 @@ def consumer_infos(
     if not logs:
         return []
     readers = look_at_readers([log for log, _, _ in logs], walked)
-    found = readers.with_ages([(log, _log_id(head)) for log, _, head in logs])
+    pairs_of_logs = readers.with_ages([(log, _log_id(head)) for log, _, head in logs])
 
     def infos(number: int) -> list[ConsumerInfo] | InvalidLogError:
         log, sequencer, head = logs[number]
-        pairs = found[number]
+        pairs = pairs_of_logs[number]
         if isinstance(pairs, InvalidLogError):
             return pairs
         return [_info(log, sequencer, head, pair, expiry_ms) for pair in pairs]

@@ -57,27 +57,27 @@ def _actions(name: str, body: bytes) -> Iterator[tuple[str, bool]]:
         for line in body.splitlines():
             action = json.loads(line)
             for kind in ("remove", "add"):
-                if found := action.get(kind):
-                    yield unquote(found["path"]), kind == "add"
+                if file_action := action.get(kind):
+                    yield unquote(file_action["path"]), kind == "add"
     elif name.endswith(".parquet"):
         import pyarrow.parquet as pq
 
         file = pq.ParquetFile(pa.BufferReader(body))
         for kind in ("add", "remove"):
             if kind in file.schema_arrow.names:
-                for found in file.read(columns=[f"{kind}.path"]).column(kind).to_pylist():
-                    if found and found["path"]:
-                        yield unquote(found["path"]), kind == "add"
+                for file_action in file.read(columns=[f"{kind}.path"]).column(kind).to_pylist():
+                    if file_action and file_action["path"]:
+                        yield unquote(file_action["path"]), kind == "add"
 
 
 def _settings(name: str, body: bytes) -> dict[str, str]:
     """The times of retention that a commit sets."""
     if not name.endswith(".json"):
         return {}
-    found: dict[str, str] = {}
+    retention: dict[str, str] = {}
     for line in body.splitlines():
         metadata = json.loads(line).get("metaData")
         if metadata:
             settings = {**_DEFAULTS, **(metadata.get("configuration") or {})}
-            found = {name: settings[name] for name in _DEFAULTS}
-    return found
+            retention = {name: settings[name] for name in _DEFAULTS}
+    return retention

@@ -77,9 +77,9 @@ def merged(
     log = rows.append_column(_DELETES, deletes).append_column(_KEY, index.find(rows))
     in_table = pa.array([], pa.int32())
     for part in gathered(batches, PART_BYTES, PART_ROWS):
-        found = index.find(part)
-        yield from part.filter(found.is_null()).to_batches()
-        before = part.append_column(_KEY, found).filter(found.is_valid())
+        key_numbers = index.find(part)
+        yield from part.filter(key_numbers.is_null()).to_batches()
+        before = part.append_column(_KEY, key_numbers).filter(key_numbers.is_valid())
         same_keys = pc.unique(before[_KEY])
         newer = log.filter(pc.is_in(log[_KEY], value_set=same_keys))
         yield from _replaced(before, newer, sequence_by).to_batches()
