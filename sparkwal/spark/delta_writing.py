@@ -145,10 +145,11 @@ def check_beside(log: DeltaLog, url: str, keeps: str, owner: str, table_id: str)
     Raises:
         PlanError: it does not.
     """
-    found = log.properties.get(owner)
-    if found != table_id:
+    owner_id = log.properties.get(owner)
+    if owner_id != table_id:
+        owned_by = f"table {owner_id}" if owner_id else "none"
         raise PlanError(
-            f"{url} should keep {keeps}, and it is of {f'table {found}' if found else 'none'}: "
+            f"{url} should keep {keeps}, and it is of {owned_by}: "
             "delete that folder if it is left from an earlier table, or name another table"
         )
     if FORGETS in log.properties:

@@ -60,9 +60,9 @@ def scratch_table(session: SparkSession, table: str, folder: str, k: int) -> Ite
     path = f"{folder}/_try_{k:020d}_{uuid.uuid4().hex[:8]}"
     conf = session._jsparkSession.sessionState().newHadoopConf()
     files = path_of(folder).getFileSystem(conf)
-    for found in files.globStatus(path_of(f"{folder}/_try_*")) or ():
-        if str(found.getPath().getName()) < f"_try_{k:020d}":
-            files.delete(found.getPath(), True)
+    for leftover in files.globStatus(path_of(f"{folder}/_try_*")) or ():
+        if str(leftover.getPath().getName()) < f"_try_{k:020d}":
+            files.delete(leftover.getPath(), True)
     # py4j passes no default arguments, and this method has none.
     opened = getattr(jvm, f"{DELTA}.DeltaLog").forTableWithSnapshot(session._jsparkSession, table)
     snapshot = opened._2()
@@ -141,20 +141,22 @@ def refused_rows(
     for (reason,) in named:
         if not scratch.refusal(marked.where(F.col(REASON) == reason).limit(1)):
             marked = marked.withColumn(REASON, F.when(F.col(REASON) != reason, F.col(REASON)))
-    rest = marked.where(F.col(REASON).isNull())
-    why = scratch.refusal(rest)
+    unexplained = marked.where(F.col(REASON).isNull())
+    why = scratch.refusal(unexplained)
     if not why:
         return marked.where(F.col(REASON).isNotNull())
-    found = [*_halved(rest, scratch, why)]
-    if not found:
+    refusals = [*_halved(unexplained, scratch, why)]
+    if not refusals:
         raise NotFound(f"it refuses the rows together and each of them alone not: {why}")
-    return _with_found(marked, found, scratch)
+    return _with_found(marked, refusals, scratch)
 
 
 Place = tuple[int, int, int]
 
 
-def _with_found(marked: DataFrame, found: list[tuple[Place, str]], scratch: Scratch) -> DataFrame:
+def _with_found(
+    marked: DataFrame, refusals: list[tuple[Place, str]], scratch: Scratch
+) -> DataFrame:
     """The refused rows, after the scratch table took all others and refused each again.
 
     Raises:
@@ -162,18 +164,18 @@ def _with_found(marked: DataFrame, found: list[tuple[Place, str]], scratch: Scra
     """
     session = marked.sparkSession
     columns = f"{POSITION} BIGINT, {PARTITION} INT, {ROW} BIGINT, _wal_why STRING"
-    listed = session.createDataFrame([(*place, why) for place, why in found], columns)
+    listed = session.createDataFrame([(*place, why) for place, why in refusals], columns)
     both = marked.join(F.broadcast(listed), [*_PLACE], "left")
     both = both.withColumn(REASON, F.coalesce(REASON, "_wal_why")).drop("_wal_why")
     others = both.where(F.col(REASON).isNull())
     one = others.limit(1)
     if one.isEmpty():
         raise NotFound(
-            f"it refuses each row of the range, so a row may not be the cause: {found[0][1]}"
+            f"it refuses each row of the range, so a row may not be the cause: {refusals[0][1]}"
         )
     if why := scratch.refusal(others):
         raise NotFound(f"it also refuses the rows that it takes one by one: {why}")
-    for place, _ in found:
+    for place, _ in refusals:
         if not scratch.refusal(_at(marked, place)):
             raise NotFound("it refused a row, and takes it now: something else was the cause")
     if why := scratch.refusal(one):
@@ -214,26 +216,26 @@ def _halved(
 def _marked(rows: DataFrame, table_schema: str, properties: Mapping[str, str]) -> DataFrame:
     """The rows with REASON: a rule of the table that a row violates, or null if none is found."""
     fields = json.loads(table_schema)["fields"]
-    declared = [str(_metadata(each).get(DECLARED_TYPE, "")) for each in fields]
+    declared = [str(_metadata(schema_field).get(DECLARED_TYPE, "")) for schema_field in fields]
     if any(_PADDED.search(text) for text in declared):
         # A write pads such values, and rules see the padded ones.
         return rows.withColumn(REASON, F.lit(None).cast("string"))
-    given = {name.lower() for name in rows.columns}
+    column_names = {name.lower() for name in rows.columns}
     wide, rules = rows, list[tuple[str, Column]]()
-    for number, each in enumerate(fields):
-        name, generated = each["name"], _metadata(each).get(GENERATED)
+    for number, schema_field in enumerate(fields):
+        name, generated = schema_field["name"], _metadata(schema_field).get(GENERATED)
         column = F.col(quoted(name))
-        if generated and name.lower() in given:
+        if generated and name.lower() in column_names:
             rules.append((f"{name} is not {generated}", column.eqNullSafe(F.expr(generated))))
         elif generated:
-            kind = StructField.fromJson(each).dataType
+            kind = StructField.fromJson(schema_field).dataType
             helper, value = f"_wal_value_{number}", F.expr(generated).cast(kind)
             # A rule that cannot be asked here is left to the scratch table.
             with suppress(AnalysisException):
                 wide = wide.withColumn(helper, _tried(value))
                 wide = wide.withColumn(name, F.col(helper)["value"])
                 rules.append((f"{name}: {generated} fails", F.col(helper).isNotNull()))
-        if not each.get("nullable", True):
+        if not schema_field.get("nullable", True):
             rules.append((f"{name} is null, and NOT NULL", column.isNotNull()))
         if length := _VARCHAR.fullmatch(declared[number]):
             limit = int(length[1])
