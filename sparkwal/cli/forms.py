@@ -22,8 +22,8 @@ from rich.console import Console
 
 from sparkwal.cli.exit_codes import Failed, Refused
 from sparkwal.cli.flags import Decorator, options
-from sparkwal.cli.texts import bare_texts, csv_batch, json_rows
 from sparkwal.errors import escape
+from sparkwal.format.texts import bare_texts, csv_batch, json_rows
 
 # Rows are converted to text in chunks: text takes many times the memory of Arrow.
 _CHUNK = 2000

@@ -8,7 +8,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sparkwal.errors import InvalidLogError, OptionError, require_library
 from sparkwal.format import schema
@@ -24,10 +23,11 @@ from sparkwal.lifecycle.current import (
     refuse_parts,
     with_table,
 )
-from sparkwal.lifecycle.merging.keyed import holds, older_rows, resolve, winners
+from sparkwal.lifecycle.merging.keyed import holds, resolve, winners
 from sparkwal.lifecycle.merging.merged_rows import merged, partial_columns
+from sparkwal.lifecycle.merging.tombstones import counting, with_sequences
 from sparkwal.lifecycle.opening import open_table
-from sparkwal.lifecycle.table import SEQUENCE, ReadRows, ReadTable
+from sparkwal.lifecycle.table import ReadRows, ReadTable
 from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import refuse
 from sparkwal.protocol.slots import WHOLE
@@ -233,8 +233,9 @@ class Current:
         if not rows.num_rows or self._plan.tombstones_version == NO_TABLE_VERSION:
             return pa.chunked_array([pa.repeat(True, rows.num_rows)])
         columns = selected(self.schema, [*dict.fromkeys([*keys, by])])
-        tombstones = self._tombstones(compaction, columns, by)
-        return pc.or_(deleted, pc.invert(older_rows(tombstones, rows, keys, by)))
+        read = self._opened[compaction.tombstones].rows_at(self._plan.tombstones_version)
+        tombstones = with_sequences(read(None), columns, by)
+        return counting(rows, deleted, tombstones, keys, by)
 
     def _in_order(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Read the newer rows of all logs by the times of their commits, then by logs.
@@ -260,19 +261,6 @@ class Current:
         streams = (dated(number, rows) for number, rows in enumerate(begun))
         for _, _, batch in heapq.merge(*streams, key=itemgetter(0, 1)):
             yield batch.drop_columns([COMMIT_TIME])
-
-    def _tombstones(
-        self, compaction: Target, target: pa.Schema, by: str
-    ) -> Iterator[pa.RecordBatch]:
-        """Read the deleted keys of the table, and their sequences as the column `by`."""
-        renamed = {SEQUENCE: by, **{name.lower(): name for name in target.names}}
-        read = self._opened[compaction.tombstones].rows_at(self._plan.tombstones_version)
-        for batch in read(None):
-            names = (renamed.get(name.lower(), name) for name in batch.schema.names)
-            # The sequence may be a key too.
-            columns = dict(zip(names, batch.columns, strict=True))
-            rows = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
-            yield schema.conform(rows, target)
 
     def _tails(self, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Read the newer rows of all logs, one log after another. The next ones are looked up."""

@@ -133,8 +133,6 @@ def check_apart(path: str, target: Target, *, sets_aside: bool = False) -> None:
     if target.keeps_tombstones:
         beside.append((target.tombstones, "the deleted keys", "tombstoneHorizon=0"))
     if sets_aside:
-        if not needs_spark(target):
-            raise OptionError(f"{target.table} keeps no refused rows: give refusedRows=wait")
         beside.append((target.refused, "the refused rows", "refusedRows=wait"))
     for url, what, way_out in beside:
         _, scheme_end, location = target.table.partition("://")

@@ -14,11 +14,22 @@ from sparkwal.protocol.records import live_records
 from sparkwal.protocol.recovery import find_head
 from sparkwal.protocol.segments import with_copies
 from sparkwal.protocol.view import LogView
-from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME
+from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, PARTITION, POSITION, ROW
 from sparkwal.reading.planning import plan_ranges
 from sparkwal.reading.rows import pieces_of, read_pieces
 from sparkwal.store.base import LogStore
 from sparkwal.store.parallel import run_parallel
+
+# The position, the partition and the number of a row in its log.
+Place = tuple[int, int, int]
+_PLACE = [
+    pa.field(POSITION, pa.int64()),
+    pa.field(PARTITION, pa.int32()),
+    pa.field(ROW, pa.int64()),
+]
+_TIME = pa.field(COMMIT_TIME, pa.timestamp("us", "UTC"))
+# The columns of `placed` beside those of the log.
+PLACED = [*_PLACE, _TIME]
 
 
 @dataclass(frozen=True)
@@ -30,12 +41,14 @@ class RangeRows:
         promise: the promise.
         spark_schema: the columns of the logs at the end of the range.
         common: the columns that all records have, in lower case.
+        aside: the places of rows that are left out.
     """
 
     root: LogStore
     promise: Promise
     spark_schema: str
     common: frozenset[str]
+    aside: frozenset[Place] = frozenset()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, log by log.
@@ -47,6 +60,16 @@ class RangeRows:
         for part in self.promise.ranges:
             yield from self._read(part, columns)
 
+    def placed(self) -> Iterator[pa.RecordBatch]:
+        """The rows, log by log, with the columns PLACED.
+
+        Raises:
+            ReadError: the log is unreadable.
+        """
+        columns = pa.schema([*to_arrow(self.spark_schema), *PLACED])
+        for part in self.promise.ranges:
+            yield from self._read(part, columns)
+
     def in_order(self) -> Iterator[pa.RecordBatch]:
         """The rows with COLUMNS by the times of their commits, and then by the logs' names.
 
@@ -54,7 +77,7 @@ class RangeRows:
             ReadError: the log is unreadable.
         """
         marked = to_arrow(self.spark_schema).append(pa.field(COLUMNS, pa.string()))
-        timed = marked.append(pa.field(COMMIT_TIME, pa.timestamp("us", "UTC")))
+        timed = marked.append(_TIME)
 
         def dated(number: int, part: OpenRange) -> Iterator[tuple[int, int, pa.RecordBatch]]:
             for batch in self._read(part, timed):
@@ -75,9 +98,18 @@ class RangeRows:
                 for record in live_records(view, part.cut, part.to)
                 for piece in pieces_of(log, record)
             )
-            yield from read_pieces(log, pieces, target)
+            if not self.aside:
+                yield from read_pieces(log, pieces, target)
+                return
+            hidden = [field for field in _PLACE if field.name not in target.names]
+            for batch in read_pieces(log, pieces, pa.schema([*target, *hidden])):
+                yield self._without_aside(batch).select(target.names)
         except SparkWalError as error:
             raise _unreadable(self.promise, error) from error
+
+    def _without_aside(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        places = zip(*(batch.column(field.name).to_pylist() for field in _PLACE), strict=True)
+        return batch.filter(pa.array([place not in self.aside for place in places], pa.bool_()))
 
 
 def range_rows(root: LogStore, promise: Promise) -> RangeRows:

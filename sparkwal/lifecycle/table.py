@@ -668,7 +668,7 @@ class Beside:
     def way_back(self) -> str:
         """For people: the steps that bring it back."""
         return (
-            f"Restore {self.url} to version {self.confirmed.version}, or delete its folder, which "
+            f"Restore {self.url} to version {self.confirmed.version}, or delete that table, which "
             f"forgets {self.keeps} so far; then continue with --accept-table"
         )
 

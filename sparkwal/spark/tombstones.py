@@ -1,6 +1,5 @@
 """The tombstones of a Delta table, by Spark: see `sparkwal.lifecycle.table`."""
 
-import json
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -15,7 +14,7 @@ from sparkwal.format.schema import columns, quoted, type_name
 from sparkwal.format.widening import holds, wider_parts
 from sparkwal.lifecycle.delta.fitting import type_problems
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
-from sparkwal.lifecycle.merging.keyed import resolve
+from sparkwal.lifecycle.merging.tombstones import tombstone_columns
 from sparkwal.lifecycle.table import DELETED_AT, OWNER, SEQUENCE
 from sparkwal.spark.delta_files import delta_log, spark_path, table_lock
 from sparkwal.spark.delta_writing import (
@@ -123,20 +122,7 @@ class SparkTombstones(WrittenHistory):
         self._log.update()
 
     def _schema(self) -> str:
-        """The columns: those of the keys, the sequence of the delete, and its time."""
-        in_table = columns(self._table.spark_schema)
-        names = resolve([*self._target.keys, self._target.sequence_by], [*in_table])
-        types = [in_table[name] for name in names]
-        spelled = [*names[:-1], SEQUENCE, DELETED_AT]
-        return json.dumps(
-            {
-                "type": "struct",
-                "fields": [
-                    {"name": name, "type": type_, "nullable": True, "metadata": {}}
-                    for name, type_ in zip(spelled, [*types, "timestamp"], strict=True)
-                ],
-            }
-        )
+        return tombstone_columns(self._target, self._table.spark_schema)
 
     def _create(self) -> None:
         session: Any = self._session._jsparkSession

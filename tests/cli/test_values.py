@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkwal.cli.forms import Form, open_writer
-from sparkwal.cli.texts import bare_texts, csv_batch, json_rows
+from sparkwal.format.texts import bare_texts, csv_batch, json_rows
 from support.json_rows import JsonRows
 
 LEAVES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField
 from pyiceberg.utils.config import Config
 
+import sparkwal
+from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.iceberg.history import History
 from sparkwal.lifecycle.iceberg.table import IcebergTable
 from tests.lifecycle.lakes import Lake
@@ -62,6 +71,89 @@ class IcebergLake(Lake):
         """The rows of the newest snapshot, by pyiceberg's own scan."""
         rows: list[dict[str, Any]] = self.iceberg().scan().to_arrow().to_pylist()
         return rows
+
+    def kept(self) -> Table:
+        """The table with the tombstones, as pyiceberg opens it."""
+        return self.catalog.load_table(f"{NAME}_tombstones")
+
+    def restore_tombstones(self) -> None:
+        table = self.kept()
+        table.manage_snapshots().set_current_snapshot(table.history()[0].snapshot_id).commit()
+
+    def lose_tombstones(self) -> None:
+        self.catalog.drop_table(f"{NAME}_tombstones")
+
+
+def compact(lake: IcebergLake, **target: Any) -> Run:
+    return sparkwal.Lifecycle(lake.path, table=lake.target.table, **target).run_once(whole=True)
+
+
+class Died(BaseException):
+    """The process was killed."""
+
+
+@contextmanager
+def failing(
+    nth: int, error: Callable[[], BaseException], *, after: bool, only: str = ""
+) -> Iterator[list[str]]:
+    """The nth call of a catalog fails, before or after it takes effect.
+
+    Yields:
+        The names of the calls.
+    """
+    calls: list[str] = []
+    names = ("load_table", "commit_table", "create_namespace")
+    real = {name: getattr(SqlCatalog, name) for name in names}
+
+    def failing_call(name: str) -> Callable[..., Any]:
+        def call(catalog: Any, *args: Any, **kwargs: Any) -> Any:
+            if only not in ("", name):
+                return real[name](catalog, *args, **kwargs)
+            calls.append(name)
+            fails = len(calls) == nth + 1
+            if fails and not after:
+                raise error()
+            result = real[name](catalog, *args, **kwargs)
+            if fails:
+                raise error()
+            return result
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setattr(SqlCatalog, name, failing_call(name))
+        yield calls
+
+
+@contextmanager
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Another process works just before the first commit of this one."""
+    real, left = SqlCatalog.commit_table, [work]
+
+    def commit_table(catalog: Any, *args: Any, **kwargs: Any) -> Any:
+        if left:
+            left.pop()()
+        return real(catalog, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", commit_table)
+        yield
+
+
+def made_before(lake: IcebergLake, *fields: NestedField, spec: PartitionSpec | None = None) -> None:
+    """The table of a user."""
+    lake.catalog.create_namespace_if_not_exists("db")
+    lake.catalog.create_table(NAME, Schema(*fields), partition_spec=spec or PartitionSpec())
+
+
+def lake_of(
+    table_format: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Lake]:
+    """What makes a log with a table of a format in a folder, by the other arguments of a `Lake`."""
+    if table_format == "delta-rs":
+        return partial(Lake, folder)
+    return partial(IcebergLake, folder, table=configure(monkeypatch, folder))
 
 
 class Iceberg:

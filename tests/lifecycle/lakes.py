@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
@@ -222,6 +223,19 @@ class Lake:
         """Its tombstones, as delta-rs opens them."""
         assert isinstance(self.table, DeltaRsTable) and self.table.tombstones is not None
         return self.table.tombstones.delta()
+
+    def found(self) -> Rows:
+        """The rows of the newest version, without Spark."""
+        rows: Rows = pa.table(self.delta().scan()).to_pylist()
+        return rows
+
+    def restore_tombstones(self) -> None:
+        """The first version of the tombstones comes back."""
+        self.tombstones().restore(0)
+
+    def lose_tombstones(self) -> None:
+        """The table with the tombstones is deleted."""
+        shutil.rmtree(self.target.tombstones)
 
     def current(self, **options: Any) -> DataFrame:
         """Table and log as one, by Spark."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +19,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID
@@ -39,7 +38,17 @@ from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.iceberg.history import History
 from sparkwal.lifecycle.iceberg.reader import IcebergReader
 from sparkwal.lifecycle.table import Change, TableConflict, TableState
-from tests.lifecycle.iceberg_table import NAME, IcebergLake, configure, insert_overwrite
+from tests.lifecycle.iceberg_table import (
+    NAME,
+    Died,
+    IcebergLake,
+    compact,
+    configure,
+    failing,
+    insert_overwrite,
+    made_before,
+    meanwhile,
+)
 from tests.lifecycle.lakes import value
 
 ROOT = Path(__file__).parents[2]
@@ -58,10 +67,6 @@ def lake(url: str, tmp_path: Path) -> IcebergLake:
     return found
 
 
-def compact(lake: IcebergLake, **target: Any) -> Run:
-    return sparkwal.Lifecycle(lake.path, table=lake.target.table, **target).run_once(whole=True)
-
-
 def ids(lake: IcebergLake) -> list[int]:
     return sorted(row["id"] for row in lake.found())
 
@@ -71,44 +76,6 @@ def seen_by_duckdb(lake: IcebergLake) -> list[int]:
     files = [task.file.file_path for task in lake.iceberg().scan().plan_files()]
     found = duckdb.sql(f"SELECT id FROM read_parquet({files}) ORDER BY id").fetchall()
     return [number for (number,) in found]
-
-
-class Died(BaseException):
-    """The process was killed."""
-
-
-@contextmanager
-def failing(
-    nth: int, error: Callable[[], BaseException], *, after: bool, only: str = ""
-) -> Iterator[list[str]]:
-    """The nth call of a catalog fails, before or after it takes effect.
-
-    Yields:
-        The names of the calls.
-    """
-    calls: list[str] = []
-    names = ("load_table", "commit_table", "create_namespace")
-    real = {name: getattr(SqlCatalog, name) for name in names}
-
-    def failing_call(name: str) -> Callable[..., Any]:
-        def call(catalog: Any, *args: Any, **kwargs: Any) -> Any:
-            if only not in ("", name):
-                return real[name](catalog, *args, **kwargs)
-            calls.append(name)
-            fails = len(calls) == nth + 1
-            if fails and not after:
-                raise error()
-            result = real[name](catalog, *args, **kwargs)
-            if fails:
-                raise error()
-            return result
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in names:
-            patch.setattr(SqlCatalog, name, failing_call(name))
-        yield calls
 
 
 def test_a_log_goes_into_an_iceberg_table_and_both_are_read_as_one(lake: IcebergLake) -> None:
@@ -177,21 +144,6 @@ def test_pyiceberg_alone_doubles_rows_after_a_lost_answer(lake: IcebergLake) -> 
             except CommitStateUnknownException:
                 continue
     assert ids(lake) == [1, 1]
-
-
-@contextmanager
-def meanwhile(work: Callable[[], object]) -> Iterator[None]:
-    """Another process works just before the first commit of this one."""
-    real, left = SqlCatalog.commit_table, [work]
-
-    def commit_table(catalog: Any, *args: Any, **kwargs: Any) -> Any:
-        if left:
-            left.pop()()
-        return real(catalog, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SqlCatalog, "commit_table", commit_table)
-        yield
 
 
 def test_two_compactions_of_one_range_write_it_once(lake: IcebergLake) -> None:
@@ -503,12 +455,6 @@ def test_a_type_that_iceberg_lacks_is_refused_before_the_promise(
     assert lake.head().k == 0
 
 
-def made_before(lake: IcebergLake, *fields: NestedField, spec: PartitionSpec | None = None) -> None:
-    """The table of a user."""
-    lake.catalog.create_namespace_if_not_exists("db")
-    lake.catalog.create_table(NAME, Schema(*fields), partition_spec=spec or PartitionSpec())
-
-
 ID = NestedField(1, "id", LongType(), required=False)
 
 
@@ -719,15 +665,6 @@ def test_a_condition_deletes_a_key(keys: IcebergLake) -> None:
     keys.append([keyed(2, t="gone"), keyed(4), keyed(4, t="gone")], [keyed(5)])
     compact(keys, **target)
     assert by_id(keys) == [(1, 0, "x"), (5, 0, "x")]
-
-
-def test_a_target_that_needs_tombstones_is_refused(keys: IcebergLake) -> None:
-    keys.append([keyed(1)])
-    target = {"keys": ["id"], "sequence_by": "n", "delete_when": "t = 'gone'"}
-    with pytest.raises(PlanError, match="tombstoneHorizon=0"):
-        compact(keys, **target)
-    compact(keys, **target, tombstoneHorizon=0)
-    assert by_id(keys) == [(1, 0, "x")]
 
 
 def test_a_condition_that_only_spark_evaluates_is_refused(keys: IcebergLake) -> None:

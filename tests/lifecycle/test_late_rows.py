@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import sparkwal
-from tests.lifecycle.lakes import Lake
+from tests.lifecycle.iceberg_table import lake_of
 
 pytestmark = pytest.mark.long
 
@@ -68,7 +68,10 @@ def random_row(random_: random.Random, log: str, number: int) -> Row:
 @pytest.mark.parametrize(
     "steps", [12, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (40, 41, 42))]
 )
-def test_the_table_and_its_readers_agree_however_ranges_are_cut(tmp_path: Path, steps: int) -> None:
+@pytest.mark.parametrize("table_format", ["delta-rs", "iceberg"])
+def test_the_table_and_its_readers_agree_however_ranges_are_cut(
+    table_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     random_ = random.Random(seed)
@@ -77,7 +80,8 @@ def test_the_table_and_its_readers_agree_however_ranges_are_cut(tmp_path: Path, 
         "delete_when": "gone",
         "tombstone_horizon_ms": WEEK_MS,
     }
-    lakes = {x: Lake(tmp_path, "a", "b", sequencer=x, **how) for x in LOGS}
+    make = lake_of(table_format, tmp_path, monkeypatch)
+    lakes = {x: make("a", "b", sequencer=x, **how) for x in LOGS}
     path = lakes[LOGS[0]].path
     model = Model()
     number = 0
@@ -124,5 +128,4 @@ def test_the_table_and_its_readers_agree_however_ranges_are_cut(tmp_path: Path, 
         if lake.head().cut < lake.end:
             lake.compact()
         check(f"end of {log}")
-    table = pa.table(lakes[LOGS[0]].delta().scan()).to_pylist()
-    assert counted(table) == model.rows, seed
+    assert counted(lakes[LOGS[0]].found()) == model.rows, seed

@@ -351,8 +351,6 @@ def test_the_deleted_keys_of_a_range_have_its_number_and_a_table_of_their_own(
     make_format: MakeFormat,
 ) -> None:
     of = make_format("id", sequence_by="n", delete_when="gone", tombstone_horizon_ms=10**12)
-    if of.lake.target.table.startswith("iceberg:"):
-        pytest.skip("the format keeps no tombstones")
     of.lake.append([row(1, 5, gone=True)])
     state = of.lake.intent()
     tombstones = of.lake.table.tombstones

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from sparkwal import Log
-from sparkwal.cli.texts import json_rows
 from sparkwal.format import schema
+from sparkwal.format.texts import json_rows
 from tests.jobs.http_job import Job
 from tests.jobs.http_job import started_jobs as started_jobs
 from tests.values.awkward import CANONICAL_NAN, REFUSED, VALUES

@@ -209,9 +209,8 @@ class History:
             version,
             operation,
             undoes=not named and _undoes(operation, texts),
-            rows=_number(texts, "added-records"),
             bytes=_number(texts, "added-files-size"),
-            **named,
+            **{"rows": _number(texts, "added-records"), **named},
         )
 
 
@@ -246,7 +245,9 @@ def _named(found: Mapping[str, Any]) -> dict[str, Any]:
     match found:
         case {"log_id": str(log_id), "k": int(k), "cut": int(cut), "to": int(to), **more}:
             named = {"log_id": log_id, "k": k, "cut": cut, "to": to}
-            return {**named, "ranges": _ranges(more), "is_burned": more.get("is_burned") is True}
+            rows = {"rows": more["rows"]} if isinstance(more.get("rows"), int) else {}
+            is_burned = more.get("is_burned") is True
+            return {**named, "ranges": _ranges(more), "is_burned": is_burned, **rows}
         case {"log_id": str(log_id), "k": int(k)}:
             return {"log_id": log_id, "k": k}
     return {}

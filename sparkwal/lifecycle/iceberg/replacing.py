@@ -6,7 +6,8 @@ their columns, and by their keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from sparkwal.reading.planning import folded_names
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
 
 # So many values of a key are looked up in the bounds of a file one by one, as pyiceberg does.
@@ -47,103 +49,145 @@ def check_keys(target: Target, spark_columns: str) -> None:
         holds(target.delete_when, nothing)
 
 
-class Replacing:
-    """The replacement of rows by those of a range.
+@dataclass(frozen=True)
+class RangeByKeys:
+    """The rows of a range for a table with keys: one for each key, or all if some are partial.
 
-    It holds one row for each key of the range in memory, or all rows of the range, if some records
-    lack a column.
+    Attributes:
+        columns: the columns of the table, in the spelling of the log, which the rows' lists of
+            their columns have.
+        own_names: the table's spelling of each.
+        keys, by: the keys and the sequence, or "".
+        rows: the rows, with COLUMNS.
+        deletes: which of them delete their key.
+    """
+
+    columns: pa.Schema
+    own_names: Mapping[str, str]
+    keys: Sequence[str]
+    by: str
+    rows: pa.Table
+    deletes: pa.ChunkedArray
+
+    @property
+    def one_of_each(self) -> pa.Table:
+        """The row of each key that wins."""
+        return winners(self.rows.to_batches(), self.rows.schema, self.keys, self.by)
+
+    def where(self, counts: pa.ChunkedArray) -> RangeByKeys:
+        """Some of the rows."""
+        return replace(self, rows=self.rows.filter(counts), deletes=self.deletes.filter(counts))
+
+
+def range_by_keys(table: Schema, target: Target, rows: RangeRows) -> RangeByKeys:
+    """Read the rows of a range for a table with keys.
+
+    Args:
+        table: the columns of the table.
+        target: how the rows go into it.
+        rows: the rows of the range.
+    """
+    in_table = schema.to_arrow(spark_schema(table))
+    in_log = {name.lower(): name for name in schema.columns(rows.spark_schema)}
+    names = [in_log.get(name.lower(), name) for name in in_table.names]
+    columns = pa.schema(
+        [field.with_name(name) for field, name in zip(in_table, names, strict=True)]
+    )
+    keys = resolve(target.keys, names)
+    by = resolve([target.sequence_by], names)[0] if target.sequence_by else ""
+    marked = columns.append(pa.field(COLUMNS, pa.string()))
+    in_order = (schema.conform(batch, marked) for batch in rows.in_order())
+    partial = partial_columns(target, rows.common, rows.spark_schema, names)
+    if partial.isdisjoint(folded_names(names)):
+        found = winners(in_order, marked, keys, by)
+    else:
+        found = pa.Table.from_batches(in_order, marked)
+    own_names = dict(zip(names, in_table.names, strict=True))
+    return RangeByKeys(columns, own_names, keys, by, found, holds(target.delete_when, found))
+
+
+class Replacing:
+    """The replacement of rows of a table by those of a range.
 
     Args:
         table: the table.
-        target: how the rows go into it.
-        rows: the rows of the range.
+        of: the rows of the range. They are in memory.
 
     Attributes:
         files: the files that have a key of the range.
     """
 
-    def __init__(self, table: Table, target: Target, rows: RangeRows) -> None:
-        in_table = schema.to_arrow(spark_schema(table.schema()))
-        # In the spelling of the log, which the rows' lists of their columns have.
-        in_log = {name.lower(): name for name in schema.columns(rows.spark_schema)}
-        names = [in_log.get(name.lower(), name) for name in in_table.names]
-        self._own_names = dict(zip(names, in_table.names, strict=True))
-        self._columns = pa.schema(
-            [field.with_name(name) for field, name in zip(in_table, names, strict=True)]
-        )
+    def __init__(self, table: Table, of: RangeByKeys) -> None:
         self._table = table
-        self._keys = resolve(target.keys, names)
-        self._by = resolve([target.sequence_by], names)[0] if target.sequence_by else ""
-        marked = self._columns.append(pa.field(COLUMNS, pa.string()))
-        in_order = (schema.conform(batch, marked) for batch in rows.in_order())
-        partial = partial_columns(target, rows.common, rows.spark_schema, names)
-        if partial.isdisjoint(folded_names(names)):
-            self._rows = winners(in_order, marked, self._keys, self._by)
-        else:
-            self._rows = pa.Table.from_batches(in_order, marked)
-        self._deletes = holds(target.delete_when, self._rows)
+        self._of = of
         self._tasks = [*self._found()]
         self.files: list[DataFile] = [task.file for task in self._tasks]
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows of the files after the range, and its new rows, in the table's spelling."""
+        of = self._of
         before = (batch for task in self._tasks for batch in self._read(task))
-        after = merged(before, self._rows, self._deletes, self._keys, self._by)
-        for batch in after:
-            yield batch.rename_columns([self._own_names[name] for name in batch.schema.names])
+        for batch in merged(before, of.rows, of.deletes, of.keys, of.by):
+            yield batch.rename_columns([of.own_names[name] for name in batch.schema.names])
 
     def _found(self) -> Iterator[FileScanTask]:
         """The files that have a key of the range. Of each that may have one the keys are read."""
-        if not self._rows.num_rows:
+        of = self._of
+        if not of.rows.num_rows:
             return
-        one_of_each = winners(self._rows.to_batches(), self._rows.schema, self._keys, self._by)
-        index = KeyIndex(one_of_each, self._keys)
-        for task in self._table.scan(row_filter=self._filter()).plan_files():
-            parts = (pa.Table.from_batches([x]) for x in self._read(task, self._keys))
+        index = KeyIndex(of.one_of_each, of.keys)
+        keys = {name: of.own_names[name] for name in of.keys}
+        for task in self._table.scan(row_filter=may_have(of.rows, keys)).plan_files():
+            parts = (pa.Table.from_batches([x]) for x in self._read(task, of.keys))
             if any(index.find(part).null_count < part.num_rows for part in parts):
                 yield task
 
-    def _read(self, task: FileScanTask, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        columns = self._columns if names is None else pa.schema(map(self._columns.field, names))
-        own = [self._own_names[name] for name in columns.names]
-        for batch in rows_of(self._table, self._table.scan(), task, own):
-            of_log = {self._own_names[name]: name for name in columns.names}
+    def _read(
+        self, task: FileScanTask, names: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        of = self._of
+        columns = of.columns if names is None else pa.schema(map(of.columns.field, names))
+        of_log = {of.own_names[name]: name for name in columns.names}
+        for batch in rows_of(self._table, self._table.scan(), task, [*of_log]):
             yield schema.conform(
                 batch.rename_columns([of_log[name] for name in batch.schema.names]), columns
             )
 
-    def _filter(self) -> BooleanExpression:
-        """A condition that is true for each row with a key of the range, and for others."""
-        from pyiceberg.expressions import AlwaysTrue, And
 
-        conditions = [self._condition(name) for name in self._keys]
-        return reduce(And, conditions, AlwaysTrue())
+def may_have(rows: pa.Table, keys: Mapping[str, str]) -> BooleanExpression:
+    """A condition that is true for each row of a table with a key of these, and for others.
 
-    def _condition(self, name: str) -> BooleanExpression:
-        from pyiceberg.expressions import (
-            AlwaysTrue,
-            And,
-            GreaterThanOrEqual,
-            In,
-            IsNull,
-            LessThanOrEqual,
-            Or,
-        )
+    Args:
+        rows: the rows.
+        keys: their key columns, with the table's name of each.
+    """
+    from pyiceberg.expressions import AlwaysTrue, And
 
-        column = self._rows[name]
-        kind = column.type
-        if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind)):
-            return AlwaysTrue()
-        own = self._own_names[name]
-        values = pc.unique(column.drop_null())
-        condition: BooleanExpression | None = None
-        if 0 < len(values) <= _MOST_VALUES:
-            condition = In(own, values.to_pylist())
-        elif len(values):
-            bounds = pc.min_max(values).as_py()
-            condition = And(
-                GreaterThanOrEqual(own, bounds["min"]), LessThanOrEqual(own, bounds["max"])
-            )
-        if not column.null_count:
-            return condition or AlwaysTrue()
-        return Or(condition, IsNull(own)) if condition else IsNull(own)
+    conditions = [_condition(rows[name], own) for name, own in keys.items()]
+    return reduce(And, conditions, AlwaysTrue())
+
+
+def _condition(column: pa.ChunkedArray, own: str) -> BooleanExpression:
+    from pyiceberg.expressions import (
+        AlwaysTrue,
+        And,
+        GreaterThanOrEqual,
+        In,
+        IsNull,
+        LessThanOrEqual,
+        Or,
+    )
+
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind)):
+        return AlwaysTrue()
+    values = pc.unique(column.drop_null())
+    condition: BooleanExpression | None = None
+    if 0 < len(values) <= _MOST_VALUES:
+        condition = In(own, values.to_pylist())
+    elif len(values):
+        bounds = pc.min_max(values).as_py()
+        condition = And(GreaterThanOrEqual(own, bounds["min"]), LessThanOrEqual(own, bounds["max"]))
+    if not column.null_count:
+        return condition or AlwaysTrue()
+    return Or(condition, IsNull(own)) if condition else IsNull(own)

@@ -2,47 +2,63 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sparkwal.errors import OptionError, PlanError, ReadError, TableReadError, WriteError
+from sparkwal.errors import OptionError, PlanError
 from sparkwal.format import schema
-from sparkwal.format.lifecycle_record import APPEND, NO_TABLE_VERSION, Promise, Target
-from sparkwal.lifecycle.iceberg.catalog import OutcomeUnknown, Place, commit
+from sparkwal.format.lifecycle_record import APPEND, MERGE, NO_TABLE_VERSION, Promise, Target
 from sparkwal.lifecycle.iceberg.fitting import (
-    as_rows,
     log_problems,
     needs_evolution,
     problems,
+    spark_schema,
     stored,
 )
-from sparkwal.lifecycle.iceberg.history import RANGE, History
-from sparkwal.lifecycle.iceberg.replacing import Replacing, check_keys
-from sparkwal.lifecycle.range_rows import RangeRows, range_rows, refused
-from sparkwal.lifecycle.table import Held, TableConflict, TableState, named_range
+from sparkwal.lifecycle.iceberg.refused import IcebergRefused
+from sparkwal.lifecycle.iceberg.refusing import REASON, NotFound, Tries, refused_rows
+from sparkwal.lifecycle.iceberg.replacing import (
+    RangeByKeys,
+    Replacing,
+    check_keys,
+    range_by_keys,
+)
+from sparkwal.lifecycle.iceberg.tombstones import IcebergTombstones
+from sparkwal.lifecycle.iceberg.writing import FILE_BYTES, WrittenIceberg
+from sparkwal.lifecycle.merging.keyed import holds
+from sparkwal.lifecycle.merging.merged_rows import partial_columns
+from sparkwal.lifecycle.range_rows import PLACED, RangeRows, range_rows
+from sparkwal.lifecycle.table import TableConflict
 from sparkwal.store.base import LogStore
-from sparkwal.store.path import overlap
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO, OutputFile
     from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table, Transaction
-    from pyiceberg.table.update.snapshot import UpdateSnapshot
-
-# The most Arrow bytes that are gathered for files. A file is smaller on the store.
-_FILE_BYTES = 128 * 2**20
-# Attempts of a first run while others change the table.
-_ATTEMPTS = 4
-# One manifest for each range would make each plan of a reader slower.
-_MERGES_MANIFESTS = {"commit.manifest-merge.enabled": "true"}
+    from pyiceberg.table import Table
 
 
-class IcebergTable:
+class _Outputs:
+    """What writes files, and remembers where.
+
+    Args:
+        io: writes them.
+    """
+
+    def __init__(self, io: FileIO) -> None:
+        self._io = io
+        self.locations: list[str] = []
+
+    def new_output(self, location: str) -> OutputFile:
+        self.locations.append(location)
+        return self._io.new_output(location)
+
+
+class IcebergTable(WrittenIceberg):
     """An Iceberg table, as `sparkwal.lifecycle.table.Table`.
 
     Args:
@@ -50,69 +66,27 @@ class IcebergTable:
         log: any log of the path.
     """
 
-    # A target that needs them is refused.
-    tombstones = None
-    refused = None
-
     def __init__(self, target: Target, log: LogStore) -> None:
-        self.target = target
-        self._log = log
-        self._place = Place(target.table)
-        # The state that the last look showed, until a commit.
-        self._looked: Table | None = None
+        super().__init__(target, log)
+        self.tombstones: IcebergTombstones | None = None
+        if target.keeps_tombstones:
+            self.tombstones = IcebergTombstones(target, log, self.looked_at, self._winners)
+        self.refused = IcebergRefused(target, log, self.looked_at, self._refused_rows)
         # The files of the last range that was appended, if a conflict kept it out of the table.
         self._written: tuple[Promise, tuple[int, int], list[DataFile]] | None = None
-
-    def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
-        """Read the newest snapshot. See `Snapshots.snapshot`.
-
-        Raises:
-            WriteError: the catalog or the metadata is unreadable.
-        """
-        table = self._look()
-        return History(table.metadata).state(log_id, since) if table else None
-
-    def held(self, log_id: str, since: int, k: int | None = None) -> Held | None:
-        """Find the ranges that the newest snapshot holds. See `WrittenTable.held`.
-
-        Raises:
-            WriteError: the catalog or the metadata is unreadable.
-        """
-        table = self._look()
-        return History(table.metadata).held(log_id, since, k) if table else None
-
-    def _look(self) -> Table | None:
-        try:
-            self._looked = self._place.load()
-        except TableReadError as error:
-            raise WriteError(str(error)) from error
-        return self._looked
+        # The range that was read last, and with keys its rows for the table's columns of this id.
+        self._rows: RangeRows | None = None
+        self._by_keys: tuple[RangeRows, int, RangeByKeys] | None = None
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         """Check or create the table, as `Table.prepare`."""
         self._check_target(spark_schema)
-        try:
-            with self._place.errors():
-                for _ in range(_ATTEMPTS):
-                    table = self._place.load() or self._create(spark_schema)
-                    self._check_table(table, log, spark_schema)
-                    if self._is_ready(table, spark_schema):
-                        return
-        except TableReadError as error:
-            raise PlanError(f"{self.target.table} is unusable: {error}") from error
-        raise PlanError(
-            f"{self.target.table} was changed by others {_ATTEMPTS} times while it was prepared; "
-            "run it again"
-        )
+        self._make_ready(spark_schema, dict(self.target.properties), self._check_partitions)
+        if self.tombstones is not None:
+            self.tombstones.prepare()
 
     def _check_target(self, spark_schema: str) -> None:
         target = self.target
-        if target.keeps_tombstones:
-            raise PlanError(
-                f"{target.table} is an Iceberg table, and the deleted keys that sequence_by with "
-                "delete_when needs are not kept for these yet: set tombstoneHorizon=0, if no row "
-                "comes later than the delete of its key, or compact into a Delta table"
-            )
         if target.cluster_by:
             raise PlanError(f"{target.table} is an Iceberg table, which has no clustering columns")
         if reasons := [*log_problems(spark_schema)]:
@@ -122,40 +96,8 @@ class IcebergTable:
         except OptionError as error:
             raise PlanError(f"{target.table} is written without Spark: {error}") from error
 
-    def _create(self, spark_schema: str) -> Table:
-        """Create the table, unless another process creates it at the same time."""
-        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
-
-        catalog, identifier = self._place.catalog, self._place.identifier
-        namespace = identifier.rpartition(".")[0]
-        # Who may create a table may not always create a namespace.
-        if not catalog.namespace_exists(namespace):
-            catalog.create_namespace_if_not_exists(namespace)
-        properties = {**_MERGES_MANIFESTS, **dict(self.target.properties)}
-        columns = schema.to_arrow(stored(spark_schema))
-        try:
-            creation = catalog.create_table_transaction(identifier, columns, properties=properties)
-            if self.target.partition_by:
-                names = {name.lower(): name for name in columns.names}
-                with creation.update_spec() as spec:
-                    for name in self.target.partition_by:
-                        spec.add_identity(names.get(name.lower(), name))
-            creation.commit_transaction()
-        except (CommitFailedException, TableAlreadyExistsError):
-            pass
-        return catalog.load_table(identifier)
-
-    def _check_table(self, table: Table, log: LogStore, spark_schema: str) -> None:
+    def _check_partitions(self, table: Table) -> None:
         url = self.target.table
-        location = table.location()
-        # §10: neither of a log and its table is inside the other
-        if overlap(log.root.url, location):
-            raise PlanError(
-                f"of the log {log.root.url} and the location of {url}, {location}, one is inside "
-                "the other: name another table"
-            )
-        for problem in problems(spark_schema, table.schema(), self.target):
-            raise PlanError(problem)
         for field in table.spec().fields:
             source = table.schema().find_field(field.source_id)
             try:
@@ -179,83 +121,115 @@ class IcebergTable:
                     "partition_by out, or name another table"
                 )
 
-    def _is_ready(self, table: Table, spark_schema: str) -> bool:
-        """Whether the table has all columns of the log, and a snapshot.
-
-        If not, this commits one change of the table. A table begins with an empty snapshot, so each
-        range has a parent, to which a rollback can go.
-        """
-        if not needs_evolution(spark_schema, table.schema()) and table.current_snapshot():
-            return True
-        try:
-            if needs_evolution(spark_schema, table.schema()):
-                self._evolve(table, spark_schema)
-            else:
-                change = table.transaction()
-                change.update_snapshot().fast_append().commit()
-                commit(self._place, table, change)
-        except TableConflict:
-            pass
-        except OutcomeUnknown as error:
-            raise PlanError(f"{self.target.table} was not changed: {error}") from error
-        return False
-
-    def _evolve(self, table: Table, spark_schema: str) -> None:
-        """Add the columns of the log that the table lacks, and widen those that are narrower.
-
-        Raises:
-            TableConflict, OutcomeUnknown: as `commit`.
-        """
-        required = {field.name for field in table.schema().fields if field.required}
-        columns = schema.to_arrow(stored(spark_schema, table.schema()))
-        # A union would make a required column optional.
-        wanted = [field.with_nullable(field.name not in required) for field in columns]
-        change = table.transaction()
-        with change.update_schema() as update:
-            update.union_by_name(pa.schema(wanted))
-        commit(self._place, table, change)
-
     def burn(self, promise: Promise) -> None:
         """Commit an empty snapshot with the transaction of an intent, as `Table.burn`."""
         with self._explained(promise):
             table = self._at(promise)
             if table is not None:
-                self._commit(table, promise, [], [], is_burned=True)
+                self._commit(table, promise, promise.table.table_version, [], is_burned=True)
 
     def write(self, promise: Promise, tombstones_version: int = NO_TABLE_VERSION) -> None:
         """Write the range of an intent as one snapshot of the table, as `Table.write`."""
-        with self._explained(promise):
-            table = self._at(promise)
-            if table is None:
-                return
-            rows = range_rows(self._log.root, promise)
-            table = self._with_columns_of(table, rows)
-            if self.target.mode == APPEND:
-                self._commit(table, promise, self._appended(table, promise, rows), [])
-                return
-            replacing = Replacing(table, self.target, rows)
-            added = [*self._files(table, replacing.rows())]
-            self._commit(table, promise, added, replacing.files)
+        after = promise.table.table_version
+        try:
+            with self._explained(promise):
+                table = self._at(promise)
+                if table is None:
+                    return
+                if self.target.mode == APPEND:
+                    table, rows = self._read(table, promise)
+                    self._commit(table, promise, after, self._appended(table, promise, rows))
+                    self._written = None
+                    return
+                table, by_keys = self._read_by_keys(table, promise)
+                if self.tombstones is not None and tombstones_version != NO_TABLE_VERSION:
+                    by_keys = self.tombstones.without_late(by_keys, tombstones_version)
+                replacing = Replacing(table, by_keys)
+                added = [*self._files(table, replacing.rows())]
+                self._commit(table, promise, after, added, replacing.files)
+        finally:
+            self._rows = self._by_keys = None
 
-    def _at(self, promise: Promise) -> Table | None:
-        """The table as the last look showed it, or None if it took the range."""
-        table, self._looked = self._looked, None
-        table = table or self._place.load()
-        if table is None:
-            raise ValueError("the table does not exist any more")
-        return None if _has(table, promise) else table
+    def _read(self, table: Table, promise: Promise) -> tuple[Table, RangeRows]:
+        """The rows of the open range, and the table with their columns.
 
-    def _with_columns_of(self, table: Table, rows: RangeRows) -> Table:
-        """The table with the columns of a range. Somebody may have dropped one since the intent."""
+        Somebody may have dropped a column since the intent.
+        """
+        if self._rows is None or self._rows.promise != promise:
+            self._rows = range_rows(self._log.root, promise)
+            if promise.is_aside:
+                self._rows = replace(self._rows, aside=self.refused.places(promise))
+        rows = self._rows
         if not rows.spark_schema or not needs_evolution(rows.spark_schema, table.schema()):
-            return table
+            return table, rows
         for problem in problems(rows.spark_schema, table.schema(), self.target):
             raise ValueError(problem)
         self._evolve(table, rows.spark_schema)
         now = self._place.load()
         if now is None or now.metadata.current_snapshot_id != table.metadata.current_snapshot_id:
             raise TableConflict(f"{self.target.table} was changed while it got its columns")
-        return now
+        return now, rows
+
+    def _read_by_keys(self, table: Table, promise: Promise) -> tuple[Table, RangeByKeys]:
+        """The same for a table with keys. With tombstones two tables take the rows."""
+        table, rows = self._read(table, promise)
+        schema_id = table.metadata.current_schema_id
+        if self._by_keys is None or self._by_keys[0] is not rows or self._by_keys[1] != schema_id:
+            self._by_keys = rows, schema_id, range_by_keys(table.schema(), self.target, rows)
+        return table, self._by_keys[2]
+
+    def _winners(self, promise: Promise) -> RangeByKeys:
+        """The rows of the open range, for the tombstones, which are written before the table."""
+        self._looked, by_keys = self._read_by_keys(self.looked_at(), promise)
+        return by_keys
+
+    def _refused_rows(self, promise: Promise) -> pa.Table:
+        """The rows of the open range that the table refuses, each by itself.
+
+        Raises:
+            WriteError: they cannot be found, or the table takes some rows only with others.
+        """
+        with self._explained(promise):
+            self._looked, rows = self._read(self.looked_at(), promise)
+            table = self.looked_at()
+            if self.target.mode == MERGE:
+                in_table = schema.columns(spark_schema(table.schema()))
+                partial = partial_columns(self.target, rows.common, rows.spark_schema, in_table)
+                if partial:
+                    raise ValueError(f"records of it lack columns ({', '.join(sorted(partial))})")
+            columns = schema.to_arrow(stored(rows.spark_schema, table.schema()))
+            required = [
+                x.name for x in table.schema().fields if x.required and x.name in columns.names
+            ]
+            tries = Tries(lambda part: self._refusal(table, part.select(columns.names)))
+            try:
+                found = [*refused_rows(self._placed(rows, columns), required, tries)]
+            except NotFound as error:
+                raise ValueError(f"{error}, so none of its rows steps aside") from None
+            nothing = pa.schema([*columns, *PLACED, pa.field(REASON, pa.string())]).empty_table()
+            return pa.concat_tables([nothing, *found])
+
+    def _placed(self, rows: RangeRows, columns: pa.Schema) -> Iterator[pa.Table]:
+        """The rows that the table gets, as it stores them, with PLACED."""
+        for part in schema.gathered(rows.placed(), FILE_BYTES):
+            whole = pa.schema([*columns, *PLACED])
+            batches = part.rename_columns(whole.names).to_batches()
+            found = pa.Table.from_batches((schema.conform(x, whole) for x in batches), whole)
+            yield found.filter(pc.invert(holds(self.target.delete_when, found)))
+
+    def _refusal(self, table: Table, rows: pa.Table) -> str:
+        """Why the table does not take rows; "" if it takes them. Their files are removed again."""
+        outputs = _Outputs(table.io)
+        try:
+            [*self._files(table, rows.to_batches(), outputs)]
+        except Exception as error:  # each store has its own classes of errors
+            return self._place.text_of(error)
+        finally:
+            for location in outputs.locations:
+                # No commit names it.
+                with suppress(Exception):
+                    table.io.delete(location)
+        return ""
 
     def _appended(self, table: Table, promise: Promise, rows: RangeRows) -> list[DataFile]:
         """The files of a range that is appended. After a conflict they are not written again."""
@@ -270,93 +244,3 @@ class IcebergTable:
             files = [*self._files(table, batches)]
             self._written = promise, layout, files
         return self._written[2]
-
-    def _files(self, table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
-        """Write rows into files that no snapshot has yet.
-
-        Their names are new in each attempt. No file of a former one is replaced or deleted: a
-        commit whose answer was lost may name it.
-        """
-        from pyiceberg.io.pyarrow import _dataframe_to_data_files
-
-        attempt, numbers = uuid.uuid4(), itertools.count()
-        whole = (as_rows(batch, table.schema()) for batch in batches)
-        for part in schema.gathered(whole, _FILE_BYTES):
-            if part.num_rows:
-                yield from _dataframe_to_data_files(
-                    table.metadata, part, table.io, write_uuid=attempt, counter=numbers
-                )
-
-    def _commit(
-        self,
-        table: Table,
-        promise: Promise,
-        added: list[DataFile],
-        removed: list[DataFile],
-        *,
-        is_burned: bool = False,
-    ) -> None:
-        """Commit the transaction of a range: its snapshot, and the property that outlives it.
-
-        Raises:
-            TableConflict: another writer committed first.
-            WriteError: it was not committed.
-        """
-        named = named_range(promise) | ({"is_burned": True} if is_burned else {})
-        change = table.transaction()
-        update = change.update_snapshot(snapshot_properties={RANGE: json.dumps(named)})
-        _stage(update, added, removed)
-        change.set_properties(
-            {f"{RANGE}.{promise.table.app_id}": _property(change, promise, named)}
-        )
-        try:
-            commit(self._place, table, change)
-        except OutcomeUnknown as unknown:
-            now = self._place.load()
-            if now is not None and _has(now, promise):
-                return
-            if now is not None and now.metadata_location != table.metadata_location:
-                raise TableConflict(f"{self.target.table}: {unknown}") from None
-            raise refused(self.target.table, promise, str(unknown)) from None
-        self._written = None
-
-    @contextmanager
-    def _explained(self, promise: Promise) -> Iterator[None]:
-        """Turn errors of pyiceberg into those of a range.
-
-        Raises:
-            TableConflict: another writer committed first.
-            ReadError: the log could not be read.
-            WriteError: the table did not take the range.
-        """
-        try:
-            yield
-        except (TableConflict, ReadError, WriteError):
-            raise
-        except Exception as error:  # each catalog and store has its own classes of errors
-            raise refused(self.target.table, promise, self._place.text_of(error)) from None
-
-
-def _has(table: Table, promise: Promise) -> bool:
-    """Whether the table took the number of the open range, which it takes once."""
-    return History(table.metadata).last_range(promise.table.app_id).k >= promise.table.k
-
-
-def _stage(update: UpdateSnapshot, added: list[DataFile], removed: list[DataFile]) -> None:
-    """Make one snapshot of files."""
-    producer = update.overwrite() if removed else update.merge_append()
-    for file in added:
-        producer.append_data_file(file)
-    for file in removed:
-        producer.delete_data_file(file)
-    producer.commit()
-
-
-def _property(change: Transaction, promise: Promise, named: dict[str, object]) -> str:
-    """The property of the table for the range whose snapshot was staged."""
-    from pyiceberg.table.update import AddSnapshotUpdate
-
-    (snapshot,) = (x.snapshot for x in change._updates if isinstance(x, AddSnapshotUpdate))
-    place = {"snapshot_id": snapshot.snapshot_id, "version": snapshot.timestamp_ms}
-    place["after"] = promise.table.table_version
-    return json.dumps({name: value for name, value in named.items() if name != "log_id"} | place)
