@@ -49,8 +49,6 @@ MOST_SECONDS = 10.0
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = MOST_SECONDS
-
     def log_message(self, format: str, *args: object) -> None:
         """A line for each scrape would fill the log."""
 
@@ -58,8 +56,8 @@ class _Handler(WSGIRequestHandler):
 class _Server(ThreadingMixIn, WSGIServer):
     """Answers each connection in a thread, and closes at once those above MOST_CONNECTIONS.
 
-    The timeout of a handler limits only the time between two bytes. So a timer ends a connection
-    whose client sends slowly, or does not read.
+    A timer ends a connection whose client sends nothing, sends slowly, or does not read. A timeout
+    of the handler would limit only the time between two bytes.
     """
 
     daemon_threads = True

@@ -383,9 +383,10 @@ def test_a_front_like_one_that_was_read_before_is_checked_as_the_first_one(
     for front in fronts:
         monkeypatch.setattr(arrowfile, "_layouts", {})
         first_outcomes.append(outcome(front))
-    monkeypatch.setattr(arrowfile, "_layouts", {})
+    layouts: dict[int, object] = {}
+    monkeypatch.setattr(arrowfile, "_layouts", layouts)
     arrowfile.open_front(data, "test")
-    assert [*arrowfile._layouts]
+    assert layouts
     monkeypatch.setattr(arrowfile, "_remember", lambda layout: None)
     assert [outcome(front) for front in fronts] == first_outcomes
     assert isinstance(first_outcomes[-1], arrowfile.Opened)

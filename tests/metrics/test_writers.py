@@ -54,14 +54,14 @@ def test_idle_connections_to_the_metrics_are_few_and_end(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(exposed, "MOST_CONNECTIONS", 2)
-    monkeypatch.setattr(exposed._Handler, "timeout", 1)
+    monkeypatch.setattr(exposed, "MOST_SECONDS", 1)
     port, stop = new_meter().serve("127.0.0.1", 0)
     with ExitStack() as stack:
         stack.callback(stop)
         idle = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(3)
         ]
-        # The third has no place. The others end when they sent nothing for some time.
+        # The third has no place. The others end after some time.
         for one in reversed(idle):
             one.settimeout(60)
             assert one.recv(1) == b""
@@ -82,7 +82,6 @@ def test_a_client_that_sends_slowly_keeps_no_scrape_out(
 
         def ended() -> bool:
             try:
-                # Each byte restarts the time of the handler, which is 10 seconds.
                 slow.sendall(b"x")
             except OSError:
                 return True

@@ -3,7 +3,6 @@ over a folder in memory and the simulated store."""
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +22,11 @@ from sparkwal.errors import BackPressureError, JournalError, SparkWalError
 from sparkwal.format import schema
 from sparkwal.journal import open_segments, opening
 from sparkwal.options.writing import AppenderOptions
-from sparkwal.store import conditional_put
 from tests.journal.disk import MemoryFolder
 from tests.simulation import oracle
 from tests.simulation.clients import WorldClock, WorldStore, world_log
 from tests.simulation.codec import drawn, searching
-from tests.simulation.data import JOURNALED, PREFIX, SCHEMA
+from tests.simulation.data import JOURNALED, SCHEMA
 from tests.simulation.disks import WorldFolder
 from tests.simulation.machine import Ask, Machine, Process
 from tests.simulation.processes import IgnoringSubscribers
@@ -272,17 +270,17 @@ def journaling(kept: int) -> Iterator[None]:
     """
     kept_before, journal_backend.KEPT_SLOTS = journal_backend.KEPT_SLOTS, kept
     before = sender.uuid, opening.secrets, open_segments.secrets
-    proof = os.getpid(), WorldStore.identity, PREFIX
+    proves = sender.prove_put_if_absent
     sender.uuid = SimpleNamespace(uuid4=drawn)  # type: ignore[assignment]
     opening.secrets = open_segments.secrets = SimpleNamespace(randbits=_salt)  # type: ignore[assignment]
     # Eight threads of a store that is known to keep its promise.
-    conditional_put._proven.add(proof)
+    sender.prove_put_if_absent = lambda *_: None
     try:
         with searching():
             yield
     finally:
         sender.uuid, opening.secrets, open_segments.secrets = before
-        conditional_put._proven.discard(proof)
+        sender.prove_put_if_absent = proves
         journal_backend.KEPT_SLOTS = kept_before
 
 

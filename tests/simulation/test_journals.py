@@ -20,7 +20,7 @@ from sparkwal.journal.scanning import scan_folder
 from sparkwal.journal.segment import ENTRY_BYTES, LARGEST_HEADER, VERSION, Header
 from sparkwal.journal.storage import Handle
 from tests.journal.disk import Crash, MemoryFolder
-from tests.journal.stand import segments
+from tests.journal.stand import open_journal, segments
 from tests.simulation.journal_runs import Run
 from tests.simulation.journal_shapes import SCRIPT, SHAPES, Chance, Script, scripted
 
@@ -218,7 +218,7 @@ def test_bytes_that_only_memory_had_are_synced_before_the_next_file() -> None:
 
 
 def test_an_append_that_a_signals_handler_ended_leaves_its_sequence_to_the_next() -> None:
-    held = opened(MemoryFolder())._segments
+    held = open_journal(MemoryFolder()).segments
     end = held.newest.end
     assert held.append(b"ended and longer", crc32(b"ended and longer")) == 0
     held.newest.end, held._appending = end, True  # as where the handler came before

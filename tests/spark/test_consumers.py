@@ -253,14 +253,14 @@ def test_a_stream_from_a_checkpoint_below_the_floor_raises(stream: Stream) -> No
 
 def moving(stream: Stream, floor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that had not seen the consumer moves the floor just after it registered."""
-    look, moved = consumers._floors, iter([floor])
+    publish, floors = consumers.publish, iter([floor])
 
-    def move_then_look(log: LogStore, *others: Any) -> dict[str, int]:
-        for each in moved:
-            move_floor(log, each)
-        return look(log, *others)
+    def publish_then_move(stored: consumers.ConsumerObject, *others: Any) -> None:
+        publish(stored, *others)
+        for new_floor in floors:
+            move_floor(stored.log, new_floor)
 
-    monkeypatch.setattr(consumers, "_floors", move_then_look)
+    monkeypatch.setattr(consumers, "publish", publish_then_move)
 
 
 def test_a_stream_that_joins_while_the_floor_moves_begins_at_the_floor(

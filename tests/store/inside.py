@@ -1,4 +1,4 @@
-"""What tests ask the clients of S3 that no method shows: only this module reads private names."""
+"""What tests ask the stores that no method shows: only this module reads private names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sparkwal.store import s3_client, s3_get
+from sparkwal.store import s3_client, s3_get, threads
 from sparkwal.store.s3 import S3Store
 
 
@@ -44,3 +44,13 @@ def form(store: S3Store, key: str) -> Any:
 def reply_in_botocore() -> Any:
     """The reply that botocore reads in this thread, or None."""
     return s3_get._botocore_call.reply
+
+
+def take_task() -> None:
+    """Run the next task as a thread does that ended its task just now."""
+    threads._idle.put(None)
+    threads._tasks.get()()
+
+
+def has_idle_thread() -> bool:
+    return not threads._idle.empty()

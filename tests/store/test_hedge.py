@@ -27,6 +27,7 @@ from sparkwal.store.hedge import Pace, Request, pace_of
 from sparkwal.store.local import LocalStore
 from sparkwal.store.open import open_store
 from sparkwal.store.retry import RetryingStore
+from tests.store.inside import has_idle_thread, take_task
 
 GONE = Transient("reset by peer")
 REFUSED = OptionError("AccessDenied")
@@ -369,8 +370,7 @@ def test_a_thread_that_can_not_begin_leaves_its_task_to_another(
 
         def start(self) -> None:
             # A thread that ended its task just now takes this one.
-            store_threads._idle.put(None)
-            store_threads._tasks.get()()
+            take_task()
             raise RuntimeError("can't start new thread")
 
     child = os.fork()  # without the threads of other tests
@@ -380,7 +380,7 @@ def test_a_thread_that_can_not_begin_leaves_its_task_to_another(
             monkeypatch.setattr(store_threads, "threading", SimpleNamespace(Thread=Refused))
             store_threads.run_in_daemon(lambda: ran.append("once"))
         finally:
-            os._exit(0 if ran == ["once"] and store_threads._idle.empty() else 1)
+            os._exit(0 if ran == ["once"] and not has_idle_thread() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

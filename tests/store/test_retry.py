@@ -26,6 +26,7 @@ class Scripted:
     def __init__(self, store: LocalStore, *script: Exception | str | None) -> None:
         self.store = store
         self.script = list(script)
+        self.uploads: list[ScriptedUpload] = []
         self.requests = 0
         self.url = self.identity = "test://store"
         self.concurrency = 8
@@ -84,7 +85,8 @@ class Scripted:
         return self.store.age_ms(key)
 
     def upload(self, key: str) -> ScriptedUpload:
-        return ScriptedUpload(self, key)
+        self.uploads.append(ScriptedUpload(self, key))
+        return self.uploads[-1]
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
         self.step()
@@ -366,8 +368,7 @@ def test_failed_part_fails_the_upload(bench: Bench, in_flight: int) -> None:
 
 def test_parts_in_flight_are_bounded(bench: Bench) -> None:
     upload = bench.store(parts_in_flight=3).upload("k")
-    inner = upload._upload
-    assert isinstance(inner, ScriptedUpload)
+    (inner,) = bench.scripted.uploads
     inner.gate = threading.Event()
     handed: list[int] = []
 

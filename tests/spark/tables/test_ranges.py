@@ -97,8 +97,8 @@ def test_the_last_row_of_a_key_wins_over_tasks_frames_and_positions(
     log.carry()
     assert as_set(log.rows()) == as_set([{"id": k, "v": v} for k, v in model.items()])
     log.append(commit(4_000), commit(4_000), batchSizeThreshold="10kb")
-    log.table._options["minPartitions"] = "9"
-    log.carry()
+    # The options of a read, which no appender takes.
+    Lake(tmp_path, "id", spark=delta, schema=NUMBERS, options={"minPartitions": "9"}).carry()
     assert as_set(log.rows()) == as_set([{"id": k, "v": v} for k, v in model.items()])
 
 
