@@ -29,11 +29,22 @@ from tests.lifecycle.lakes import Lake
 NAME = "db.orders"
 
 
-def configure(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str = "lake") -> str:
-    """Configure a catalog by the environment, as users do, and name a table in it."""
-    settings = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db"}
-    settings["warehouse"] = f"file://{folder}/warehouse"
-    for key, value in settings.items():
+def configure(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, name: str = "lake", **settings: str
+) -> str:
+    """Configure a catalog by the environment, as users do, and name a table in it.
+
+    Args:
+        folder: that of a catalog in a file and of its warehouse.
+        settings: more of pyiceberg's settings, or others.
+    """
+    chosen = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"file://{folder}/warehouse",
+        **settings,
+    }
+    for key, value in chosen.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__{name.upper()}__{key.upper()}", value)
     # pyiceberg reads the environment when it is imported.
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
@@ -86,6 +97,11 @@ class IcebergLake(Lake):
 
 def compact(lake: IcebergLake, **target: Any) -> Run:
     return sparkwal.Lifecycle(lake.path, table=lake.target.table, **target).run_once(whole=True)
+
+
+def ids(lake: IcebergLake) -> list[int]:
+    """The ids in the table."""
+    return sorted(row["id"] for row in lake.found())
 
 
 class Died(BaseException):

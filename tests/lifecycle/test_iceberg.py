@@ -45,6 +45,7 @@ from tests.lifecycle.iceberg_table import (
     compact,
     configure,
     failing,
+    ids,
     insert_overwrite,
     made_before,
     meanwhile,
@@ -65,10 +66,6 @@ def lake(url: str, tmp_path: Path) -> IcebergLake:
     found = IcebergLake(tmp_path, table=url)
     found.append([value(1), value(2)], [value(3)])
     return found
-
-
-def ids(lake: IcebergLake) -> list[int]:
-    return sorted(row["id"] for row in lake.found())
 
 
 def seen_by_duckdb(lake: IcebergLake) -> list[int]:

@@ -21,7 +21,15 @@ from sparkwal.errors import PlanError, WriteError
 from sparkwal.format.lifecycle_record import NO_TABLE_VERSION, Promise
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.iceberg.table import IcebergTable
-from tests.lifecycle.iceberg_table import NAME, Died, IcebergLake, configure, failing, made_before
+from tests.lifecycle.iceberg_table import (
+    NAME,
+    Died,
+    IcebergLake,
+    configure,
+    failing,
+    ids,
+    made_before,
+)
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string()), ("gone", pa.bool_())])
 REFUSED = f"{NAME}_refused"
@@ -55,10 +63,6 @@ def row(id_: int | None, v: str | None = "a", *, gone: bool = False) -> dict[str
 def compact(lake: IcebergLake, **target: Any) -> Run:
     life = sparkwal.Lifecycle(lake.path, table=lake.target.table, refusedRows="aside", **target)
     return life.run_once(whole=True)
-
-
-def ids(lake: IcebergLake) -> list[int]:
-    return sorted(each["id"] for each in lake.found())
 
 
 def aside(lake: IcebergLake) -> list[dict[str, Any]]:

@@ -16,7 +16,15 @@ from pyiceberg.types import LongType
 import sparkwal
 from sparkwal.errors import PlanError
 from sparkwal.lifecycle.iceberg import tombstones
-from tests.lifecycle.iceberg_table import NAME, Died, IcebergLake, compact, configure, failing
+from tests.lifecycle.iceberg_table import (
+    NAME,
+    Died,
+    IcebergLake,
+    compact,
+    configure,
+    failing,
+    ids,
+)
 
 COLUMNS = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("gone", pa.bool_())])
 TARGET: dict[str, Any] = {"keys": ["id"], "sequence_by": "n", "delete_when": "gone"}
@@ -34,10 +42,6 @@ def lake(url: str, tmp_path: Path) -> IcebergLake:
 
 def row(id_: int, n: int, *, gone: bool = False) -> dict[str, Any]:
     return {"id": id_, "n": n, "gone": gone}
-
-
-def ids(lake: IcebergLake) -> list[int]:
-    return sorted(each["id"] for each in lake.found())
 
 
 def kept(lake: IcebergLake) -> list[int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import cached_property
+from contextlib import contextmanager, suppress
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from sparkwal.errors import (
@@ -26,6 +26,9 @@ _SECRET = re.compile("key|token|secret|password|credential|sas|uri", re.IGNORECA
 # The user and the password of a URL, and its query, which may hold a signature.
 _USER = re.compile(r"(\w+://)[^\s/@'\"]+@")
 _QUERY = re.compile(r"(\w+://[^\s?'\"]+)\?[^\s'\")]*")
+
+# A REST catalog that takes longer for an answer, or for a part of it, is taken for unreachable.
+_ANSWER_SECONDS = 120
 
 
 class OutcomeUnknown(Exception):
@@ -54,8 +57,14 @@ class Place:
     def catalog(self) -> Catalog:
         """The catalog of pyiceberg's configuration."""
         from pyiceberg.catalog import load_catalog
+        from pyiceberg.catalog.rest import RestCatalog
 
-        return load_catalog(self.catalog_name)
+        catalog = load_catalog(self.catalog_name)
+        if isinstance(catalog, RestCatalog):
+            session = catalog._session
+            # pyiceberg sets no limit, and a connection may break without a word.
+            session.request = partial(session.request, timeout=_ANSWER_SECONDS)
+        return catalog
 
     def load(self) -> Table | None:
         """Load the newest metadata of the table, or None if there is no table.
@@ -118,8 +127,11 @@ def commit(place: Place, table: Table, transaction: Transaction) -> None:
         AssertTableUUID(uuid=table.metadata.table_uuid),
     )
     try:
-        place.catalog.commit_table(table, requirements, transaction._updates)
+        now = place.catalog.commit_table(table, requirements, transaction._updates)
     except CommitFailedException as error:
         raise TableConflict(f"{place.url}: {place.text_of(error)}") from None
     except Exception as error:
         raise OutcomeUnknown(place.text_of(error)) from None
+    # The range is in the table. Metadata that is left over harms nobody.
+    with suppress(Exception):
+        place.catalog._delete_old_metadata(table.io, table.metadata, now.metadata)

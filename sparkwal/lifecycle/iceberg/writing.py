@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
 from sparkwal.format import schema
-from sparkwal.format.lifecycle_record import Promise, Target
+from sparkwal.format.lifecycle_record import MERGE, Promise, Target
 from sparkwal.lifecycle.iceberg.catalog import OutcomeUnknown, Place, commit
 from sparkwal.lifecycle.iceberg.fitting import as_rows, needs_evolution, problems, stored
 from sparkwal.lifecycle.iceberg.history import RANGE, History
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # The most Arrow bytes that are gathered for files. A file is smaller on the store.
 FILE_BYTES = 128 * 2**20
+_NEWEST_FORMAT = 2
 # Attempts of a first run while others change the table.
 _ATTEMPTS = 4
 # One manifest for each range would make each plan of a reader slower.
@@ -118,6 +119,8 @@ class WrittenIceberg:
                 for _ in range(_ATTEMPTS):
                     table = self._place.load() or self._create(spark_schema, properties)
                     self._check_location(table)
+                    if reason := _unwritable(table, self.target.mode):
+                        raise PlanError(f"{url} {reason}")
                     for problem in problems(spark_schema, table.schema(), self.target):
                         raise PlanError(problem)
                     check(table)
@@ -281,6 +284,25 @@ class WrittenIceberg:
             raise
         except Exception as error:  # each catalog and store has its own classes of errors
             raise refused(self.target.table, promise, self._place.text_of(error)) from None
+
+
+def _unwritable(table: Table, mode: str) -> str:
+    """The reason why pyiceberg does not write a table in this mode, or "" if it does."""
+    version = table.metadata.format_version
+    if version > _NEWEST_FORMAT:
+        return (
+            f"has version {version} of Iceberg's format, and pyiceberg writes none above "
+            f"{_NEWEST_FORMAT}: name another table"
+        )
+    snapshot = table.current_snapshot()
+    summary = snapshot.summary if snapshot is not None else None
+    deletes = summary.additional_properties.get("total-equality-deletes") if summary else None
+    if mode == MERGE and deletes not in (None, "0"):
+        return (
+            f"has {deletes} deletes by equality, which pyiceberg does not read, so no row can be "
+            "replaced: rewrite its data files without them"
+        )
+    return ""
 
 
 def _stage(update: UpdateSnapshot, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
