@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from sparkwal.errors import InvalidLogError
 from sparkwal.format import keys, versions
-from sparkwal.format.checked import Moment, Whole, parse, plain, prepare, read, to_json
+from sparkwal.format.checked import LATER, Moment, Whole, parse, plain, prepare, read, to_json
 from sparkwal.format.header import crc_hex
 
 
@@ -39,6 +40,7 @@ class Consumer:
         host: the reader's machine, for people.
         run_id: a random id of the reader's run. Another id shows that two readers use one name.
         expires_ms: for a lease, the duration from its last write.
+        table_files: the number of files of the table that it reads before the logs, for people.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Consumer:
     host: str
     run_id: str
     expires_ms: Whole | None = None
+    table_files: Annotated[Whole | None, LATER] = None
 
     def in_log(self, log: str, log_id: str) -> Consumer | None:
         """A consumer of all logs with its position in one, or None if it is a lease without it."""

@@ -204,6 +204,12 @@ class TablePart:
         """What the progress of a stream shows beside its place: the number of the files."""
         return {_FILE: len(self._files(place).files)} if place.url else {}
 
+    def left(self, place: TablePlace) -> int | None:
+        """The number of files after a place, or None if the next rows are the logs'."""
+        if place.file is None or not place.url:
+            return None
+        return len(self._files(place).files) - place.file
+
     def next_file(self, place: TablePlace) -> TablePlace:
         """The place after one more file."""
         return self.advance(place, Budget(replace(self._options, max_commits=1)))

@@ -160,6 +160,7 @@ class LogMetrics:
             meter.set(table.CONSUMER_AGE, consumer.age_ms / 1000, *of_consumer)
             lag = None if consumer.lag_ms is None else consumer.lag_ms / 1000
             meter.set(table.CONSUMER_LAG_TIME, lag, *of_consumer)
+            meter.set(table.CONSUMER_TABLE_FILES, consumer.table_files, *of_consumer)
         self._forget_consumers(self._consumers - reported)
         self._consumers = reported
 

@@ -252,6 +252,13 @@ CONSUMER_AGE = _metric(
     "records",
     "consumer",
 )
+CONSUMER_TABLE_FILES = _metric(
+    "consumer_table_files",
+    "gauge",
+    "Files of the table that a consumer has to read before the log, as it published last.",
+    "records",
+    "consumer",
+)
 # The follower and the listener themselves.
 FOLLOW_ERRORS = _metric(
     "follow_errors",

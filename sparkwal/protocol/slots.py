@@ -22,6 +22,12 @@ GLANCE = 64 * 2**10
 # The number of keys in a LIST that needs only one.
 _FEW = 10
 
+# What to do about a damaged object.
+RESTORE = (
+    "Restore the object, or read up to the position before it (endingPosition, or "
+    "onCorruption=stop)"
+)
+
 # Opens the log when it is needed: a client costs tens of milliseconds.
 OpenLog = Callable[[], LogStore]
 
@@ -374,9 +380,13 @@ def open_slot(
             check_parts(header, name)
     except NotFound:
         return None
-    except InvalidLogError as error:
+    except (TornRecord, WrongWindow, NewerFormatError) as error:
         error.position = position
         raise
+    except InvalidLogError as error:
+        damage = InvalidLogError(f"{error}. {RESTORE}")
+        damage.position = position
+        raise damage from None
     record = SlotRecord(header, opened.spark_schema, opened.body, fetched, text=opened.text)
     # SAFETY(whole-rows) §4: a record whose rows are cut off is torn
     if total is not None and total < record.declared:

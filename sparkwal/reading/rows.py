@@ -17,7 +17,7 @@ from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
 from sparkwal.format.merging import narrower
 from sparkwal.protocol.segments import ignore
-from sparkwal.protocol.slots import SlotRecord, copied
+from sparkwal.protocol.slots import RESTORE, SlotRecord, copied
 from sparkwal.protocol.view import OnDamage
 from sparkwal.reading.copied_rows import Run, runs_in
 from sparkwal.reading.metadata import COLUMNS, METADATA, RESERVED, ROW
@@ -250,15 +250,15 @@ def _checked(store: Store, piece: Piece, data: bytes | None, *, verify: bool) ->
 def _check_bytes(store: Store, piece: Piece, data: bytes, *, verify: bool) -> bytes:
     name = _name(store, piece)
     if len(data) != piece.length:
-        raise InvalidLogError(f"{name}: {len(data)} bytes, {piece.length} expected; it is cut off")
+        raise InvalidLogError(
+            f"{name}: {len(data)} bytes, {piece.length} expected; it is cut off. {RESTORE}"
+        )
     view = memoryview(data)
     for frame in piece.frames if verify else ():
         begin = frame.offset - piece.offset
         if crc32(view[begin : begin + frame.length]) != frame.crc32:
             raise InvalidLogError(
-                f"{name}: bytes {frame.offset}…{frame.end} do "
-                "not match their CRC-32. Restore the object, or read up to the position "
-                "before it (endingPosition, or onCorruption=stop)"
+                f"{name}: bytes {frame.offset}…{frame.end} do not match their CRC-32. {RESTORE}"
             )
     return data
 

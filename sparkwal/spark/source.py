@@ -488,10 +488,12 @@ class StreamReader(_Reader, SparkStreamReader):
                 log.name: begins[log.name] if log.name in begins else log.entry() for log in logs
             }
             self._join(starts)
+            place = place_of(start)
+            self._publisher.table_files = None if place is None else self._table.left(place)
             if is_committed:
                 self._committed({name: starts[name] for name in starts if name in begins})
             self._of_table = {}
-            if (place := place_of(start)) is not None and place.file is not None:
+            if place is not None and place.file is not None:
                 self._of_table = self._table.newest(place)
                 return _with_place(start, self._table.advance(place, budget))
             for log in logs:

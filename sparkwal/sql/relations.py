@@ -337,6 +337,7 @@ CONSUMERS = pa.schema(
         ("expires_ms", pa.int64()),
         ("of_this_log", pa.bool_()),
         ("live", pa.bool_()),
+        ("table_files", pa.int64()),
     ]
 )
 

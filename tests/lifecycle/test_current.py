@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from datetime import date, datetime
@@ -150,6 +151,50 @@ def test_the_table_has_wider_types_than_the_log(lake: Lake) -> None:
     assert current.schema == wide
     moment = datetime(2024, 2, 29)
     assert rows(current) == Counter([(1, "v1", moment), (2, "v2", moment)])
+
+
+def widen(table: str, column: str, kind: str) -> None:
+    """Widen a column as Spark does it, which delta-rs cannot: it refuses the table then."""
+    log = Path(table, "_delta_log")
+    lines = [
+        json.loads(line)
+        for commit in sorted(log.glob("*.json"))
+        for line in commit.read_text().splitlines()
+    ]
+    metadata = next(line for line in reversed(lines) if "metaData" in line)
+    columns = json.loads(metadata["metaData"]["schemaString"])
+    field = next(each for each in columns["fields"] if each["name"] == column)
+    field["metadata"] = {"delta.typeChanges": [{"fromType": field["type"], "toType": kind}]}
+    field["type"] = kind
+    metadata["metaData"]["schemaString"] = json.dumps(columns)
+    features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+    commit = {"timestamp": 0, "operation": "CHANGE COLUMN", "operationParameters": {}}
+    actions = [{"commitInfo": commit}, {"protocol": protocol}, metadata]
+    version = DeltaTable(table).version() + 1
+    Path(log, f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+def test_a_table_whose_columns_were_widened_is_read_file_by_file(lake: Lake) -> None:
+    narrow = pa.schema([("id", pa.int32()), SCHEMA.field("v")])
+    lake.append(values(1), schema=narrow)
+    lake.compact()
+    lake.append(values(2), schema=narrow)
+    lake.compact()
+    widen(lake.target.table, "id", "long")
+    large = {"id": 2**40, "v": "large"}
+    lake.append([large])
+    current = lake.reader().current()
+    assert current.schema.field("id").type == pa.int64()
+    assert rows(current) == Counter([(1, "v1"), (2, "v2"), (2**40, "large")])
+    assert sorted(current.to_arrow(["id"])["id"].to_pylist()) == [1, 2, 2**40]
+    replayed = [
+        row["id"]
+        for part in lake.reader(lease="1h").replay(start="table")
+        for batch in part.rows
+        for row in batch.to_pylist()
+    ]
+    assert sorted(replayed) == [1, 2, 2**40]
 
 
 def test_a_table_may_spell_a_column_in_another_case(lake: Lake) -> None:

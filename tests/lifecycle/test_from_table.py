@@ -147,6 +147,42 @@ def test_the_log_keeps_what_the_version_lacks_while_the_table_is_read(lake: Lake
     assert mine.position == start["default"]
 
 
+def test_a_consumer_shows_how_many_files_of_the_table_it_has_to_read(lake: Lake) -> None:
+    for number in range(3):
+        lake.append([value(number)])
+        lake.compact()
+    stream = reader(lake.path, maxCommitsPerTrigger=1, cursorInterval="1ms")
+    offset = stream.initialOffset()
+    left = [sparkwal.consumers(lake.path)[0].table_files]
+    for _ in range(3):
+        end = stream.latestOffset(offset, stream.getDefaultReadLimit())
+        rows(stream, offset, end)
+        stream.latestOffset(end, stream.getDefaultReadLimit())
+        stream.commit(end)
+        left.append(sparkwal.consumers(lake.path)[0].table_files)
+        offset = end
+    assert left == [None, 2, 1, None]
+
+
+def test_a_stream_that_has_read_the_table_and_ends_shows_no_file(lake: Lake) -> None:
+    lake.append([value(1)])
+    lake.compact()
+    lake.append([value(2)])
+    lake.compact()
+    stream = reader(lake.path, maxCommitsPerTrigger=1)
+    start = stream.initialOffset()
+    first = stream.latestOffset(start, stream.getDefaultReadLimit())
+    rows(stream, start, first)
+    end = stream.latestOffset(first, stream.getDefaultReadLimit())
+    stream.commit(first)
+    assert sparkwal.consumers(lake.path)[0].table_files == 1
+    rows(stream, first, end)
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    stream.commit(end)
+    stream.stop()
+    assert sparkwal.consumers(lake.path)[0].table_files is None
+
+
 def two_logs(folder: Path) -> tuple[str, Coordinator]:
     """Two logs with a row each, and their lifecycle into one table."""
     path = f"{folder}/log"

@@ -125,7 +125,7 @@ def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     path = str(tmp_path)
     commits, log = write(path, 6), the_log(path)
     log_id = log_id_at(path)
-    publish(log, consumer("daily", 3, log_id))
+    publish(log, consumer("daily", 3, log_id, table_files=2))
     publish(log, consumer("done", 7, log_id))
     publish(log, consumer("lease-1", 0, log_id, expires_ms=60_000))
     publish(log, consumer("stranger", 0, "another"))
@@ -138,6 +138,8 @@ def test_a_consumer_that_is_forgotten_vanishes(tmp_path: Path) -> None:
     lag = commits[-1].timestamp_ms - commits[2].timestamp_ms
     assert seen["sparkwal_consumer_lag_seconds", "daily"] == lag / 1000
     assert seen["sparkwal_consumer_lag_positions", "done"] == 0
+    assert seen["sparkwal_consumer_table_files", "daily"] == 2
+    assert ("sparkwal_consumer_table_files", "done") not in seen
     named = {key[1] for key in seen if "_consumer_" in key[0]}
     assert named == {"daily", "done"}  # each lease would be a series more
     forget(ConsumerObject(log, "daily"))

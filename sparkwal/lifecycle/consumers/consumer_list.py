@@ -44,6 +44,8 @@ class ConsumerInfo:
         of_this_log: whether it reads this log. Otherwise it read a former log at this path; forget
             it.
         live: whether the floor waits for it.
+        table_files: the number of files of the table that it will read first, as it published last;
+            None if it reads the log.
     """
 
     name: str
@@ -56,6 +58,7 @@ class ConsumerInfo:
     expires_ms: int | None
     of_this_log: bool
     live: bool
+    table_files: int | None
 
 
 def consumers(
@@ -161,6 +164,7 @@ def _info(
         expires_ms=consumer.expires_ms,
         of_this_log=of_this_log,
         live=of_this_log and not has_expired(consumer, age_ms, expiry_ms),
+        table_files=consumer.table_files,
     )
 
 

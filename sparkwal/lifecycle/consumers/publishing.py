@@ -51,6 +51,9 @@ class Publisher:
         interval_ms: the least time between two publications.
         holds: the positions from which queries of this machine would read again.
         clock: replaces the system's clock.
+
+    Attributes:
+        table_files: the number of files of the table to read before the logs, or None.
     """
 
     def __init__(self, name: str, interval_ms: int, holds: Holds, clock: Clock = SYSTEM) -> None:
@@ -58,6 +61,8 @@ class Publisher:
         self._interval_ms = interval_ms
         self._holds = holds
         self._clock = clock
+        self.table_files: int | None = None
+        self._published_files: int | None = None
         self._host = socket.gethostname()
         self._run_id = uuid.uuid4().hex
         self._logs: dict[str, _LogState] = {}
@@ -170,6 +175,7 @@ class Publisher:
         joined = [(self._logs[name], at) for name, at in positions.items() if name in self._logs]
         is_new = any(state.position < at or not state.is_released for state, at in joined)
         is_unpublished = any(state.position != state.published for state, _ in joined)
+        is_unpublished |= self.table_files != self._published_files
         if is_new or (is_unpublished and self._is_due()):
             self._release(positions)
 
@@ -189,7 +195,9 @@ class Publisher:
     def catch_up(self) -> None:
         """Publish all positions, before the stream may end."""
         states = self._logs.values()
-        if self._stored is None or all(state.position == state.published for state in states):
+        is_published = self.table_files == self._published_files
+        is_published &= all(state.position == state.published for state in states)
+        if self._stored is None or is_published:
             return
         for state in states:
             state.is_released = True
@@ -213,6 +221,7 @@ class Publisher:
             path = stored.log.url
             events.emit(events.ConsumerNotPublished(path, self._name, lowest, str(error)))
             return
+        self._published_files = self.table_files
         for state in self._logs.values():
             if state.is_released:
                 state.published = state.position
@@ -272,7 +281,8 @@ class Publisher:
 
     def _consumer(self, logs: Mapping[str, LogPosition]) -> Consumer:
         now_ms = self._clock.now_ms()
-        return Consumer(self._name, logs, now_ms, self._host, self._run_id)
+        files = self.table_files
+        return Consumer(self._name, logs, now_ms, self._host, self._run_id, table_files=files)
 
 
 def _positions(logs: Mapping[str, _LogState]) -> dict[str, int]:

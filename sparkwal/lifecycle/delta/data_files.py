@@ -3,14 +3,15 @@
 delta-rs reads whole tables only. So a file is read as a table of its own: a folder with a copy of
 the file, and a transaction log with the protocol and the schema of the version and the one action
 that adds the file. delta-rs applies all that belongs to the file: its deletion vector, the mapping
-of columns, the partition's values and the columns that it lacks.
+of columns, the partition's values, the columns that it lacks, and the types of the schema. So a
+table whose types were widened is read file by file: as a whole delta-rs refuses it.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -37,6 +38,8 @@ _COLUMNS = (
     *("add.stats", "add.stats_parsed.numRecords"),
 )
 _MAPS = ("partitionValues", "configuration", "options")
+# The feature of a table whose types may be widened, by its present name and its former one.
+_WIDENS = {"typeWidening", "typeWidening-preview"}
 # A file of data is copied in parts of this size.
 _PART = 16 * 2**20
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -64,7 +67,7 @@ def files_of(files: _Files, table: str, version: int) -> VersionFiles:
         listed = [_file(adds[identity], table) for identity in sorted(adds)]
     if protocol is None or metadata is None:
         raise _gone(table, version, "its log does not name its schema")
-    head = json.dumps([{"protocol": _plain(protocol)}, {"metaData": _plain(metadata)}])
+    head = json.dumps([{"protocol": _without_widening(protocol)}, {"metaData": _plain(metadata)}])
     _check_readable(table, head)
     return VersionFiles(
         table_id=str(metadata["id"]),
@@ -87,7 +90,7 @@ def rows_of(
         except FileNotFoundError as error:
             raise TableReadError(
                 f"a data file of the table {table} that this read needs is gone: {error}. A VACUUM "
-                "deleted it. Begin again with a new checkpoint or cursor, and set "
+                "deleted it. Read again, with a new checkpoint or cursor if there is one, and set "
                 "delta.deletedFileRetentionDuration of the table to more time than the read of "
                 "the table takes"
             ) from None
@@ -134,6 +137,19 @@ def _identity(action: Mapping[str, Any]) -> tuple[str, str]:
     vector = action.get("deletionVector") or {}
     name = f"{vector.get('storageType')}{vector.get('pathOrInlineDv')}@{vector.get('offset')}"
     return action["path"], name if vector else ""
+
+
+def has_widening(features: Iterable[str]) -> bool:
+    """Whether these features of a table let its types become wider."""
+    return not _WIDENS.isdisjoint(features)
+
+
+def _without_widening(protocol: Mapping[str, Any]) -> Any:
+    """The protocol of a table that has one file: delta-rs casts the file to the schema's types."""
+    return {
+        name: [each for each in part if each not in _WIDENS] if isinstance(part, list) else part
+        for name, part in _plain(protocol).items()
+    }
 
 
 def _plain(value: Any, name: str = "") -> Any:

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkwal.errors import install_extra, require_library
+from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import Target
-from sparkwal.lifecycle.delta.data_files import files_of, rows_of
+from sparkwal.lifecycle.delta.data_files import files_of, has_widening, rows_of
 from sparkwal.lifecycle.delta.files import storage_options, table_errors, table_files, url_of
 from sparkwal.lifecycle.delta.fitting import NULL_PARTITIONS, filled_by_delta, log_schema
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
@@ -84,11 +85,24 @@ class DeltaReader(LoggedTable):
 
         with table_errors(self._table, self._storage):
             table = DeltaTable(url_of(self._table), version, self._storage)
+            widens = has_widening(table.protocol().reader_features or ())
+        if widens:
+            return self._rows_by_files(version)
 
         def read(columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
             with table_errors(self._table, self._storage):
                 names = None if columns is None else [*columns]
                 yield from pa.RecordBatchReader.from_stream(table.scan(columns=names))
+
+        return read
+
+    def _rows_by_files(self, version: int) -> ReadRows:
+        listed = self.files_at(version)
+        names = [*schema.columns(listed.spark_schema)]
+
+        def read(columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+            for file in listed.files:
+                yield from self.rows_of(listed.head, file, names if columns is None else columns)
 
         return read
 
