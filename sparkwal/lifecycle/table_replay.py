@@ -80,6 +80,9 @@ class TableReplay(Iterator[Entry | TableRows]):
             progress = progress_of(cursor)
             if (notes := table_notes(cursor)) is not None:
                 self._place = place_of(notes)
+                if not self._leases:
+                    # That of the replay that gave the cursor may expire before the table is read.
+                    self._hold(_look(find, options), stack)
             self._progress = progress
             self._replay = Replay(find(), cursor_text(progress), listed=is_all)
 
@@ -93,25 +96,9 @@ class TableReplay(Iterator[Entry | TableRows]):
         is_all: bool,
     ) -> str:
         """Choose the version. Return the cursor before its first row."""
-
-        def look() -> list[LogRange]:
-            ranges = [
-                LogRange(options, name, log.root if options.sequencers else log)
-                for name, log in find().items()
-            ]
-            for log in ranges:
-                log.refresh()
-            return ranges
-
-        def hold(logs: Sequence[LogRange]) -> None:
-            present = [log for log in logs if log.log_id is not None]
-            if present:
-                _, lease = stack.enter_context(leased(present, lambda log: log.floor.current()))
-                self._leases += [] if lease is None else [lease]
-
         plan = choose_start(
-            look,
-            hold,
+            lambda: _look(find, options),
+            lambda logs: self._hold(logs, stack),
             lambda target: open_table(target, options, table_options),
             is_all=is_all,
         )
@@ -122,6 +109,13 @@ class TableReplay(Iterator[Entry | TableRows]):
         # Refuse a table whose files cannot be read one by one before the first row.
         self._table.columns(place)
         return cursor_text(progress, place.notes())
+
+    def _hold(self, logs: Sequence[LogRange], stack: ExitStack) -> None:
+        """Let the logs keep all that they have, if the options ask for it."""
+        present = [log for log in logs if log.log_id is not None]
+        if present:
+            _, lease = stack.enter_context(leased(present, lambda log: log.floor.current()))
+            self._leases += [] if lease is None else [lease]
 
     @property
     def cursor(self) -> str:
@@ -156,3 +150,14 @@ class TableReplay(Iterator[Entry | TableRows]):
             batches = tuple(self._table.rows(task, target))
             return TableRows(place.url, place.version, task.file.name, batches)
         return None
+
+
+def _look(find: Callable[[], Mapping[str, LogStore]], options: SourceOptions) -> list[LogRange]:
+    """The logs to read, with their heads."""
+    ranges = [
+        LogRange(options, name, log.root if options.sequencers else log)
+        for name, log in find().items()
+    ]
+    for log in ranges:
+        log.refresh()
+    return ranges

@@ -365,6 +365,23 @@ def test_a_replay_of_all_logs_begins_with_their_table(tmp_path: Path) -> None:
         sparkwal.Log(path).replay(start="table", sequencers=["a", "b"])
 
 
+def test_a_replay_that_goes_on_with_the_table_has_a_lease_of_its_own(lake: Lake) -> None:
+    for number in range(2):
+        lake.append([value(number)])
+        lake.compact()
+    log = sparkwal.Log(lake.path, lease="1h")
+    first = log.replay(start="table")
+    ids = [row["id"] for batch in next(first).rows for row in batch.to_pylist()]
+    # The lease of the first process expires.
+    (lease,) = sparkwal.consumers(lake.path)
+    sparkwal.forget_consumer(lake.path, lease.name)
+    again = log.replay(first.cursor, start="table")
+    assert [each.expires_ms for each in sparkwal.consumers(lake.path)] == [3_600_000]
+    ids += [row["id"] for item in again for batch in item.rows for row in batch.to_pylist()]
+    assert sorted(ids) == [0, 1]
+    assert not sparkwal.consumers(lake.path)
+
+
 def test_a_replay_without_a_table_is_one_of_the_log(lake: Lake) -> None:
     lake.append([value(1)])
     assert replayed(lake.reader(), None)[0] == [("default", [1])]
