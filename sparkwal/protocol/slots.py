@@ -24,7 +24,7 @@ _FEW = 10
 
 # What to do about a damaged object.
 RESTORE = (
-    "Restore the object, or read up to the position before it (endingPosition, or "
+    "Restore it (sparkwal help damaged), or read up to the position before it (endingPosition, or "
     "onCorruption=stop)"
 )
 

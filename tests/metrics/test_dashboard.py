@@ -130,6 +130,7 @@ def test_every_metric_of_a_log_is_on_the_dashboard() -> None:
         "compactions",
         "collected_objects",
         "consumer_position",
+        "consumer_table_files",
     }
     assert {m.name for m in METRICS if m.full_name not in asked} == left_out
 

@@ -362,7 +362,7 @@ def test_more_partitions_are_read_when_asked_for(
 # The damaged part → the words of the error.
 DAMAGE: dict[str, tuple[str, ...]] = {
     "missing record": ("position 3", "missing", "failOnDataLoss=false"),
-    "corrupt record": ("CRC-32", "Restore the object", "onCorruption=stop"),
+    "corrupt record": ("CRC-32", "Restore it", "onCorruption=stop"),
     "truncated record": ("cut off", "restore the object"),
     "corrupt data object": ("position 3", "partition 1", "CRC-32", "onCorruption=stop"),
     "missing data object": ("position 3", "partition 1", "missing"),
