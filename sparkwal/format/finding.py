@@ -19,6 +19,8 @@ from sparkwal.format.header import HEADER_KEY
 _PARQUET = b"PAR1"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PACKED = {_ZSTD: "zstd", b"\x1f\x8b": "gzip"}
+# Hadoop keeps the checksums of `name`, a file on a disk, in `.name.crc`.
+_CHECKSUMS = b"crc\0"
 # Delta's statistics keep so many characters of a text.
 _STATISTICS = 32
 # The fields of Delta's transaction log that hold values of rows.
@@ -117,6 +119,8 @@ def _is_in_body(name: str, body: bytes, value: Value) -> bool:
             return _is_in_body(name, _unpacked(body, codec), value)
     if name.rpartition("/")[2].startswith("deletion_vector"):
         # It holds numbers of rows.
+        return False
+    if name.endswith(".crc") and body.startswith(_CHECKSUMS):
         return False
     text = body.decode()
     return any(_is_in_text(line, value) for line in text.splitlines())

@@ -134,6 +134,11 @@ def test_a_deletion_vector_holds_no_value() -> None:
     assert not is_found("deletion_vector_1.bin", b"\x01\xff", Value.of(NAME))
 
 
+def test_the_checksums_of_a_file_hold_no_value() -> None:
+    body = b"crc\0" + (512).to_bytes(4, "big") + b"\xff\xfe\x80\x01"
+    assert not is_found("t/_delta_log/.00000000000000000001.json.crc", body, Value.of("Zaphod"))
+
+
 def test_no_message_has_the_value() -> None:
     value = Value.of(NAME)
     assert "Zaphod" not in repr(value) + str(value)
