@@ -23,7 +23,7 @@ GLANCE = 64 * 2**10
 _FEW = 10
 
 # What to do about a damaged object.
-RESTORE = (
+WHAT_TO_DO = (
     "Restore it (sparkwal help damaged), or read up to the position before it (endingPosition, or "
     "onCorruption=stop)"
 )
@@ -384,7 +384,7 @@ def open_slot(
         error.position = position
         raise
     except InvalidLogError as error:
-        damage = InvalidLogError(f"{error}. {RESTORE}")
+        damage = InvalidLogError(f"{error}. {WHAT_TO_DO}")
         damage.position = position
         raise damage from None
     record = SlotRecord(header, opened.spark_schema, opened.body, fetched, text=opened.text)

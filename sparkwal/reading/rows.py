@@ -17,7 +17,7 @@ from sparkwal.format import arrowfile, schema
 from sparkwal.format.header import CommitHeader, Frame
 from sparkwal.format.merging import narrower
 from sparkwal.protocol.segments import ignore
-from sparkwal.protocol.slots import RESTORE, SlotRecord, copied
+from sparkwal.protocol.slots import WHAT_TO_DO, SlotRecord, copied
 from sparkwal.protocol.view import OnDamage
 from sparkwal.reading.copied_rows import Run, runs_in
 from sparkwal.reading.metadata import COLUMNS, METADATA, RESERVED, ROW
@@ -251,14 +251,14 @@ def _check_bytes(store: Store, piece: Piece, data: bytes, *, verify: bool) -> by
     name = _name(store, piece)
     if len(data) != piece.length:
         raise InvalidLogError(
-            f"{name}: {len(data)} bytes, {piece.length} expected; it is cut off. {RESTORE}"
+            f"{name}: {len(data)} bytes, {piece.length} expected; it is cut off. {WHAT_TO_DO}"
         )
     view = memoryview(data)
     for frame in piece.frames if verify else ():
         begin = frame.offset - piece.offset
         if crc32(view[begin : begin + frame.length]) != frame.crc32:
             raise InvalidLogError(
-                f"{name}: bytes {frame.offset}…{frame.end} do not match their CRC-32. {RESTORE}"
+                f"{name}: bytes {frame.offset}…{frame.end} do not match their CRC-32. {WHAT_TO_DO}"
             )
     return data
 
