@@ -157,6 +157,10 @@ def meanwhile(work: Callable[[], object]) -> Iterator[None]:
         yield
 
 
+def expire(lake: IcebergLake) -> None:
+    lake.iceberg().maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
+
+
 def made_before(lake: IcebergLake, *fields: NestedField, spec: PartitionSpec | None = None) -> None:
     """The table of a user."""
     lake.catalog.create_namespace_if_not_exists("db")

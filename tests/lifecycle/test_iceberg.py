@@ -44,6 +44,7 @@ from tests.lifecycle.iceberg_table import (
     IcebergLake,
     compact,
     configure,
+    expire,
     failing,
     ids,
     insert_overwrite,
@@ -257,10 +258,6 @@ def test_a_table_that_was_made_again_stops_the_log(lake: IcebergLake) -> None:
     lake.catalog.create_table(NAME, lake.schema)
     with pytest.raises(ConfirmError, match="dropped and recreated"):
         compact(lake)
-
-
-def expire(lake: IcebergLake) -> None:
-    lake.iceberg().maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
 
 
 def test_an_expiry_of_old_snapshots_stops_nothing(lake: IcebergLake) -> None:
@@ -724,10 +721,3 @@ def test_logs_of_a_path_share_the_table(url: str, tmp_path: Path) -> None:
     life = sparkwal.Lifecycle(root.path, table=url, keys=["id"])
     assert all(isinstance(run, Run) for run in life.run_all(whole=True).values())
     assert by_id(root) == [(1, 3, "x"), (2, 0, "x")]
-
-
-def test_a_read_that_begins_with_the_table_is_refused(lake: IcebergLake) -> None:
-    lake.append([value(1)])
-    compact(lake)
-    with pytest.raises(OptionError, match="is an Iceberg table, whose files are not read one by"):
-        lake.reader().replay(start="table")

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -164,26 +163,17 @@ def test_version_3_of_the_format_is_refused_before_the_promise(lake: IcebergLake
     assert current(lake) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("keys", [[], ["id"]], ids=["append", "keys"])
-def test_a_table_of_version_1_of_the_format_takes_rows_once(
-    lake: IcebergLake, keys: list[str]
-) -> None:
+def test_a_table_of_version_1_of_the_format_takes_rows_after_its_upgrade(lake: IcebergLake) -> None:
     lake.catalog.create_namespace("db")
     lake.catalog.create_table(NAME, lake.schema, properties={"format-version": "1"})
     append(lake, 7, 8)
-    compact(lake, keys=keys)
-    lake.append([value(4), value(7)])
-    real = SqlCatalog.commit_table
-
-    def lost(*args: Any) -> Any:
-        real(*args)
-        raise CommitFailedException("409")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SqlCatalog, "commit_table", lost)
-        compact(lake, keys=keys)
-    assert lake.iceberg().metadata.format_version == 1
-    assert ids(lake) == current(lake) == [1, 2, 3, 4, 7, *([] if keys else [7]), 8]
+    with pytest.raises(PlanError, match="format-version=2"):
+        compact(lake)
+    assert lake.head().k == 0
+    with lake.iceberg().transaction() as change:
+        change.upgrade_table_version(2)
+    compact(lake)
+    assert ids(lake) == current(lake) == [1, 2, 3, 7, 8]
 
 
 def test_old_metadata_goes_if_the_table_wants_it(lake: IcebergLake) -> None:

@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.lifecycle_mutations import TABLE_RUNS
+from tests.simulation.lifecycle_mutations import ICEBERG_RUNS, TABLE_RUNS
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS
 
@@ -95,6 +95,9 @@ def _hunt(mutation: Mutation) -> str | None:
         return _failure(asking.run_many)
     if mutation.where == TABLE_RUNS:
         runs = importlib.import_module("tests.lifecycle.table_runs")
+        return _failure(runs.run_many)
+    if mutation.where == ICEBERG_RUNS:
+        runs = importlib.import_module("tests.lifecycle.iceberg_runs")
         return _failure(runs.run_many)
     if mutation.where.startswith("test_"):
         return _failure(getattr(journals, mutation.where))

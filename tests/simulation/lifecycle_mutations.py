@@ -21,6 +21,9 @@ _KEPT_READ = "table, tombstones and log as one, a compactor, a writer"
 TABLE_RUNS = "random runs of a stream that begins with a table"
 _BEGINS = "a stream begins with the table while the floor moves"
 
+# Runs of a compaction into an Iceberg table: tests/lifecycle/iceberg_runs.py.
+ICEBERG_RUNS = "runs of a compaction into an Iceberg table"
+
 # The line that writes a range.
 _WRITES = "write_open_range(promise, table, snapshot)\n"
 
@@ -32,6 +35,41 @@ _GIVEN_UP_ASIDE = "a user gives a range up from which a row stepped aside"
 _ASIDE_RESTORED = "the refused rows are restored before an open range, and accepted"
 
 MUTATIONS = [
+    Mutation(
+        "onto-looked-snapshot",
+        ICEBERG_RUNS,
+        "lifecycle/iceberg/catalog.py",
+        "    own = transaction._requirements\n",
+        "    own = ()\n",
+    ),
+    Mutation(
+        "one-attempt",
+        ICEBERG_RUNS,
+        "lifecycle/iceberg/catalog.py",
+        "now = place.catalog.commit_table(table, requirements, transaction._updates)",
+        "now = transaction.commit_transaction()",
+    ),
+    Mutation(
+        "range-outlives-snapshot",
+        ICEBERG_RUNS,
+        "lifecycle/iceberg/writing.py",
+        'change.set_properties({f"{RANGE}.{log_id}": last})',
+        "pass",
+    ),
+    Mutation(
+        "rollback-undoes",
+        ICEBERG_RUNS,
+        "lifecycle/iceberg/history.py",
+        'return [Change(entry.version, "rollback", undoes=True)]',
+        'return [Change(entry.version, "rollback")]',
+    ),
+    Mutation(
+        "late-by-a-rollback",
+        ICEBERG_RUNS,
+        "lifecycle/iceberg/writing.py",
+        "    if version < _FORMAT:\n",
+        "    if False:\n",
+    ),
     Mutation(
         "held-then-chosen",
         _BEGINS,

@@ -120,13 +120,12 @@ def commit(place: Place, table: Table, transaction: Transaction) -> None:
     from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.table.update import AssertTableUUID
 
-    # §10: a range is committed onto the snapshot that was looked at, and onto no other. pyiceberg's
-    # own commit moves it onto a newer one, and then deletes files that a lost answer may name.
-    requirements = (
-        *transaction._requirements,
-        AssertTableUUID(uuid=table.metadata.table_uuid),
-    )
+    # SAFETY(onto-looked-snapshot) §10: a range is committed onto the snapshot that was looked at
+    own = transaction._requirements
+    requirements = (*own, AssertTableUUID(uuid=table.metadata.table_uuid))
     try:
+        # SAFETY(one-attempt) §10: pyiceberg's own commit moves a range onto a newer snapshot, and
+        # then deletes files that a commit with a lost answer may name
         now = place.catalog.commit_table(table, requirements, transaction._updates)
     except CommitFailedException as error:
         raise TableConflict(f"{place.url}: {place.text_of(error)}") from None

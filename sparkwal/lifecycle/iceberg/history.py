@@ -146,7 +146,8 @@ class History:
         if path:
             return [self._change(id_, entry.version) for id_ in reversed(path)]
         if path is not None or self._path(before, entry.snapshot_id) is not None:
-            # §10: main was set to an older snapshot, so what came after that one is gone
+            # SAFETY(rollback-undoes) §10: main was set to an older snapshot, so what came after
+            # that one is gone
             return [Change(entry.version, "rollback", undoes=True)]
         if entry.snapshot_id in self._snapshots and before in self._snapshots:
             # A branch was made main, or the table was replaced.

@@ -107,7 +107,7 @@ class IcebergRefused(WrittenIceberg):
         scan = table.scan(EqualTo("range", promise.table.k), snapshot_id=snapshot.snapshot_id)
         found = set[Place]()
         for task in scan.plan_files():
-            for batch in rows_of(table, scan, task, ["position", "partition", "row", "range"]):
+            for batch in rows_of(table, task, table.schema()):
                 own = batch.filter(pc.equal(batch["range"], promise.table.k))
                 names = ("position", "partition", "row")
                 found |= {*zip(*(own[name].to_pylist() for name in names), strict=True)}
@@ -121,7 +121,7 @@ class IcebergRefused(WrittenIceberg):
         scan = table.scan(condition)
         for task in scan.plan_files():
             batches = (
-                schema.conform(batch, _COLUMNS) for batch in rows_of(table, scan, task, None)
+                schema.conform(batch, _COLUMNS) for batch in rows_of(table, task, table.schema())
             )
             rows = pa.Table.from_batches(batches, _COLUMNS)
             is_left = pc.and_(

@@ -148,7 +148,7 @@ class Replacing:
         of = self._of
         columns = of.columns if names is None else pa.schema(map(of.columns.field, names))
         of_log = {of.own_names[name]: name for name in columns.names}
-        for batch in rows_of(self._table, self._table.scan(), task, [*of_log]):
+        for batch in rows_of(self._table, task, self._table.schema(), [*of_log]):
             yield schema.conform(
                 batch.rename_columns([of_log[name] for name in batch.schema.names]), columns
             )

@@ -120,7 +120,9 @@ class IcebergTombstones(WrittenIceberg):
         own = resolve(range_.keys, table.schema().column_names)
         condition = may_have(rows, dict(zip(range_.keys, own, strict=True)))
         scan = table.scan(condition, snapshot_id=snapshot.snapshot_id)
-        found = (batch for task in scan.plan_files() for batch in rows_of(table, scan, task, None))
+        found = (
+            batch for task in scan.plan_files() for batch in rows_of(table, task, table.schema())
+        )
         wanted = pa.schema(map(range_.columns.field, dict.fromkeys([*range_.keys, range_.by])))
         tombstones = with_sequences(found, wanted, range_.by)
         counts = counting(range_.rows, range_.deletes, tombstones, range_.keys, range_.by)
@@ -129,7 +131,7 @@ class IcebergTombstones(WrittenIceberg):
     def _rows_of(
         self, table: Table, task: FileScanTask, columns: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        for batch in rows_of(table, table.scan(), task, columns.names):
+        for batch in rows_of(table, task, table.schema(), columns.names):
             yield schema.conform(batch, columns)
 
     def _limit_us(self, promise: Promise, sequences: pa.ChunkedArray) -> int | None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # The most Arrow bytes that are gathered for files. A file is smaller on the store.
 FILE_BYTES = 128 * 2**20
-_NEWEST_FORMAT = 2
+_FORMAT = 2
 # Attempts of a first run while others change the table.
 _ATTEMPTS = 4
 # One manifest for each range would make each plan of a reader slower.
@@ -258,6 +258,8 @@ class WrittenIceberg:
             place = {"snapshot_id": snapshot.snapshot_id, "version": snapshot.timestamp_ms}
             texts = {name: text for name, text in named.items() if name != "log_id"}
             last = json.dumps(texts | place | {"after": after})
+            # SAFETY(range-outlives-snapshot) §10: the last range is also in a property, which
+            # outlives a rollback and the expiry of its snapshot
             change.set_properties({f"{RANGE}.{log_id}": last})
         try:
             commit(self._place, table, change)
@@ -289,10 +291,17 @@ class WrittenIceberg:
 def _unwritable(table: Table, mode: str) -> str:
     """The reason why pyiceberg does not write a table in this mode, or "" if it does."""
     version = table.metadata.format_version
-    if version > _NEWEST_FORMAT:
+    if version > _FORMAT:
         return (
             f"has version {version} of Iceberg's format, and pyiceberg writes none above "
-            f"{_NEWEST_FORMAT}: name another table"
+            f"{_FORMAT}: name another table"
+        )
+    # SAFETY(late-by-a-rollback) §10: the sequence numbers of version 2 keep a commit out that is
+    # late by a rollback to the snapshot before it
+    if version < _FORMAT:
+        return (
+            f"has version {version} of Iceberg's format, in which a late commit of a range could "
+            f"come after a rollback: set its property format-version={_FORMAT}"
         )
     snapshot = table.current_snapshot()
     summary = snapshot.summary if snapshot is not None else None

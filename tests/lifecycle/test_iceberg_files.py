@@ -1,0 +1,129 @@
+"""A stream and a replay begin with the files of an Iceberg table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import DateType, LongType, NestedField, StringType
+
+from sparkwal.errors import TableReadError
+from sparkwal.lifecycle.iceberg.reader import IcebergReader, task_in, text_of
+from tests.lifecycle.iceberg_table import NAME, IcebergLake, compact, configure, expire
+from tests.lifecycle.lakes import value
+from tests.lifecycle.test_from_table import reader, rows
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    return configure(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def lake(url: str, tmp_path: Path) -> IcebergLake:
+    """A log with four rows in two files of its table, and one newer row."""
+    found = IcebergLake(tmp_path, table=url)
+    found.append([value(1), value(2)], [value(3)])
+    compact(found)
+    found.append([value(4)])
+    compact(found)
+    found.append([value(5)])
+    return found
+
+
+def test_a_stream_begins_with_the_files_of_the_table(lake: IcebergLake) -> None:
+    """The columns and the files are those of the version with which it began."""
+    stream = reader(lake.path, maxCommitsPerTrigger=1)
+    offset, batches = stream.initialOffset(), []
+    while (end := stream.latestOffset(offset, stream.getDefaultReadLimit())) != offset:
+        batches.append(rows(stream, offset, end))
+        offset = end
+        if len(batches) == 1:
+            lake.iceberg().delete("id = 4")
+            with lake.iceberg().update_schema() as change:
+                change.rename_column("v", "text")
+    assert sorted(number for batch in batches for number, _ in batch) == [1, 2, 3, 4, 5]
+    assert len(batches) >= 3
+
+
+def test_a_replay_begins_with_the_files_of_the_table(lake: IcebergLake) -> None:
+    replay = lake.reader().replay(start="table")
+    first = next(replay)
+    cursor = replay.cursor
+    found = [row["id"] for batch in first.rows for row in batch.to_pylist()]
+    rest = lake.reader().replay(cursor, start="table")
+    found += [row["id"] for each in rest for batch in each.rows for row in batch.to_pylist()]
+    assert sorted(found) == [1, 2, 3, 4, 5]
+
+
+def test_a_version_whose_snapshot_or_files_are_gone_is_an_error(lake: IcebergLake) -> None:
+    table = IcebergReader(lake.target)
+    found = table.snapshot("log", None)
+    assert found is not None
+    listed = table.files_at(found.version)
+    assert [file.rows for file in listed.files] in ([3, 1], [1, 3])
+    for number in (8, 9):
+        lake.iceberg().append(pa.Table.from_pylist([value(number)], lake.schema))
+    expire(lake)
+    with pytest.raises(TableReadError, match="expired"):
+        table.files_at(found.version)
+    # Their files are still there.
+    ids = [
+        row["id"]
+        for file in listed.files
+        for batch in table.rows_of(listed.head, file, ["id"])
+        for row in batch.to_pylist()
+    ]
+    assert sorted(ids) == [1, 2, 3, 4]
+    Path(listed.files[0].name.removeprefix("file://")).unlink()
+    with pytest.raises(TableReadError, match="deleted after its snapshot expired"):
+        [*table.rows_of(listed.head, listed.files[0], ["id"])]
+
+
+def test_a_file_comes_back_with_its_partition_and_its_deletes(lake: IcebergLake) -> None:
+    """A file that another tool added may lack the columns of its partition."""
+    catalog = lake.catalog
+    columns = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "day", DateType(), required=False),
+        NestedField(3, "v", StringType(), required=False),
+    )
+    spec = PartitionSpec(
+        PartitionField(1, 1000, BucketTransform(4), "id_bucket"),
+        PartitionField(2, 1001, IdentityTransform(), "day"),
+        PartitionField(3, 1002, IdentityTransform(), "v"),
+    )
+    table = catalog.create_table("db.parts", columns, partition_spec=spec)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path="file:///a.parquet",
+        file_format=FileFormat.PARQUET,
+        partition=Record(3, 20_000, None),
+    )
+    file.spec_id = table.spec().spec_id
+    deletes = {
+        DataFile.from_args(
+            content=DataFileContent.POSITION_DELETES,
+            file_path=f"file:///{name}",
+            file_format=file_format,
+        )
+        for name, file_format in (
+            ("d.parquet", FileFormat.PARQUET),
+            ("d.puffin", FileFormat.PUFFIN),
+        )
+    }
+    text = text_of(table, FileScanTask(file, deletes))
+    found = task_in(table, text)
+    assert [found.file.partition[number] for number in range(3)] == [None, 20_000, None]
+    assert found.file.file_path == file.file_path and found.file.spec_id == file.spec_id
+    assert {(x.file_path, x.file_format) for x in found.delete_files} == {
+        (x.file_path, x.file_format) for x in deletes
+    }
+    assert catalog.table_exists(NAME)
