@@ -164,7 +164,8 @@ def check_place(table: str, options: StoreOptions) -> None:
     """
     if scheme_of(table) in _FORMATS:
         raise OptionError(
-            f"{table} is in a catalog: only sparkwal.Log(path).current() reads it, and no Spark"
+            f"{table} is in a catalog, and no folder of files: read it with read_current, or with "
+            "sparkwal.Log(path).current()"
         )
     refuse_credentials(table, "the table's URL in the log")
     is_same = kind_of_store(table) == kind_of_store(options.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, TypeAlias, Unpack, overload
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,7 +26,7 @@ from sparkwal.lifecycle.current import (
 )
 from sparkwal.lifecycle.merging.keyed import resolve
 from sparkwal.lifecycle.merging.merged_rows import partial_columns
-from sparkwal.lifecycle.opening import check_place
+from sparkwal.lifecycle.opening import check_place, needs_spark, open_table
 from sparkwal.options.keywords import SourceKeywords
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -43,9 +43,11 @@ from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.keyed_rows import after_merge, merged_partial_rows, same_keys, winning_rows
 from sparkwal.spark.registering import register_once
 from sparkwal.spark.source import packed
+from sparkwal.spark.table_files import SparkTableFiles
 from sparkwal.spark.tombstones import DELETES, without_late
 from sparkwal.store.path import absolute
 
+SparkTable: TypeAlias = SparkDeltaReader | SparkTableFiles
 # If the log's part is smaller, as stored, broadcast its keys, so that the table is not shuffled.
 BROADCAST_BYTES = 32 * 2**20
 
@@ -93,7 +95,8 @@ def read_current(
         >>> sparkwal.read_current(spark, "s3://bucket/wal").createOrReplaceTempView("orders")
 
     Args:
-        spark: a session, not of Spark Connect. If the log has a table, it needs Delta Lake.
+        spark: a session, not of Spark Connect. If the log has a Delta table, it needs Delta
+            Lake.
         path: s3://bucket/prefix, file:///folder or a folder.
         delete_when: the condition of the log's compaction, if it is more than a reader takes from
             a log (docs/lifecycle.md): Spark evaluates it.
@@ -121,20 +124,20 @@ def read_current(
     register_once(spark)
     root = open_log(settings, fail_fast=True)
     logs = {name: LogRange(settings, name, root) for name in logs_of(root, settings)}
-    opened: dict[str, SparkDeltaReader] = {}
+    of_log = {**options, "path": settings.path}
+    opened: dict[str, SparkTable] = {}
 
-    def open_table(target: Target) -> SparkDeltaReader:
-        check_place(target.table, settings)
-        opened[target.table] = SparkDeltaReader(spark, target.table)
+    def opening(target: Target) -> SparkTable:
+        opened[target.table] = _open(spark, target, settings, of_log)
         return opened[target.table]
 
     is_listed = settings.sequencers == ALL
-    plan = plan_current([*logs.values()], open_table, listed=is_listed, on_log_error=on_log_error)
+    plan = plan_current([*logs.values()], opening, listed=is_listed, on_log_error=on_log_error)
     if plan.target is not None:
         _check_condition(plan.target, delete_when)
     # With the settings of a compaction, the same rows win and delete as there.
     session = isolated_session(spark) if plan.target else spark
-    newer = _planned(session, plan, logs, {**options, "path": settings.path})
+    newer = _planned(session, plan, logs, of_log)
     if plan.target is not None:
         rows = _with_table(spark, plan, opened, newer, has_condition=delete_when is not None)
     elif newer is not None:
@@ -142,6 +145,16 @@ def read_current(
     else:
         rows = spark.createDataFrame([], to_struct(plan.spark_schema))
     return (rows, plan) if include_position else rows
+
+
+def _open(
+    spark: SparkSession, target: Target, settings: SourceOptions, of_log: Mapping[str, Any]
+) -> SparkTable:
+    """Open a table, with the rights of this process, and the options with which Spark reads."""
+    if needs_spark(target):
+        check_place(target.table, settings)
+        return SparkDeltaReader(spark, target.table)
+    return SparkTableFiles(spark, target.table, open_table(target, settings), of_log)
 
 
 @dataclass(frozen=True)
@@ -209,7 +222,7 @@ def _check_condition(target: Target, delete_when: str | None) -> None:
 def _with_table(
     spark: SparkSession,
     plan: CurrentPlan,
-    opened: Mapping[str, SparkDeltaReader],
+    opened: Mapping[str, SparkTable],
     newer: _Newer | None,
     *,
     has_condition: bool,

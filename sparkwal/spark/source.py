@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -278,28 +278,34 @@ class BatchReader(_Reader, DataSourceReader):
             return [InputPartition(task) for task in tasks]
 
 
-def packed(tasks: list[list[ReadTask]]) -> str:
+def packed(tasks: Sequence[Sequence[ReadTask]], files: Sequence[TableTask] = ()) -> str:
     """Tasks as a text for an option. No code is in it: anybody may have written an option."""
-    return base64.b64encode(msgspec.msgpack.encode(tasks)).decode()
+    return base64.b64encode(msgspec.msgpack.encode((tasks, files))).decode()
 
 
-def unpacked(text: str) -> list[list[ReadTask]]:
-    """The tasks in a text of `packed`.
+def unpacked(text: str) -> list[list[ReadTask] | list[TableTask]]:
+    """The groups of tasks in a text of `packed`. Each file is one.
 
     Raises:
         OptionError: there are none in it.
     """
     try:
-        return msgspec.msgpack.decode(base64.b64decode(text), type=list[list[ReadTask]])
+        tasks, files = msgspec.msgpack.decode(
+            base64.b64decode(text), type=tuple[list[list[ReadTask]], list[TableTask]]
+        )
     except ValueError as error:
         raise OptionError(f"the planned tasks are no tasks: {error}") from None
+    return [*tasks, *([file] for file in files)]
 
 
 class PlannedReader(_Reader, DataSourceReader):
-    """Reads ranges of several logs that the driver has planned."""
+    """Reads ranges of several logs, or files of a table, that the driver has planned."""
 
     def __init__(
-        self, options: SourceOptions, spark_schema: StructType, tasks: list[list[ReadTask]]
+        self,
+        options: SourceOptions,
+        spark_schema: StructType,
+        tasks: list[list[ReadTask] | list[TableTask]],
     ) -> None:
         super().__init__(options, spark_schema, None)
         self._groups = tasks

@@ -15,7 +15,12 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from sparkwal.errors import TableReadError
+from sparkwal.lifecycle.from_table import TableTask
 from sparkwal.lifecycle.iceberg.reader import IcebergReader, task_in, text_of
+from sparkwal.options.parsing import from_keywords
+from sparkwal.options.reading import SourceOptions
+from sparkwal.spark.interfaces import to_struct
+from sparkwal.spark.source import PlannedReader, packed, unpacked
 from tests.lifecycle.iceberg_table import NAME, IcebergLake, compact, configure, expire
 from tests.lifecycle.lakes import value
 from tests.lifecycle.test_from_table import reader, rows
@@ -85,6 +90,26 @@ def test_a_version_whose_snapshot_or_files_are_gone_is_an_error(lake: IcebergLak
     Path(listed.files[0].name.removeprefix("file://")).unlink()
     with pytest.raises(TableReadError, match="deleted after its snapshot expired"):
         [*table.rows_of(listed.head, listed.files[0], ["id"])]
+
+
+def test_files_that_the_driver_planned_are_read_as_tasks(lake: IcebergLake) -> None:
+    """As `read_current` does it: the tasks come as a text without code."""
+    table = IcebergReader(lake.target)
+    found = table.snapshot("log", None)
+    assert found is not None
+    listed = table.files_at(found.version)
+    tasks = [TableTask(lake.target.table, listed.head, ("id", "v"), file) for file in listed.files]
+    options = from_keywords(SourceOptions, lake.path, {})
+    groups = unpacked(packed([], tasks))
+    assert groups == [[task] for task in tasks]
+    planned = PlannedReader(options, to_struct(listed.spark_schema), groups)
+    rows_read = [
+        row["id"]
+        for partition in planned.partitions()
+        for batch in planned.read(partition)
+        for row in batch.to_pylist()
+    ]
+    assert sorted(rows_read) == [1, 2, 3, 4]
 
 
 def test_a_file_comes_back_with_its_partition_and_its_deletes(lake: IcebergLake) -> None:

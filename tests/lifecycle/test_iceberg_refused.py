@@ -100,6 +100,18 @@ def test_the_other_rows_of_a_refused_rows_key_are_merged_without_it(lake: Iceber
     assert [json.loads(each["values"])["id"] for each in aside(lake)] == [1, 3]
 
 
+def test_rows_step_aside_from_a_range_that_deletes_keys(lake: IcebergLake) -> None:
+    target: dict[str, Any] = {"keys": ["id"], "sequence_by": "v", "delete_when": "gone"}
+    lake.append([row(1, "a"), row(2, "a")])
+    compact(lake, **target)
+    lake.append([row(1, "c", gone=True), row(None, "d"), row(2, LONG, gone=True)])
+    compact(lake, **target)
+    assert ids(lake) == [] and [each["sequence"] for each in aside(lake)] == ["d"]
+    lake.append([row(1, "b"), row(2, "y")])
+    compact(lake, **target)
+    assert ids(lake) == [2]
+
+
 def test_nothing_steps_aside_while_the_store_refuses_all(
     lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,8 @@ def refused_rows(
         bad = dict(_halved(part, 0, why, tries)) if why else {}
         if why and not bad:
             raise NotFound(f"it refuses the rows together and each of them alone not: {why}")
-        others = part.filter(pa.array([number not in bad for number in range(part.num_rows)]))
+        are_taken = [number not in bad for number in range(part.num_rows)]
+        others = part.filter(pa.array(are_taken, pa.bool_()))
         if why and (why := tries.refusal(others)):
             raise NotFound(f"it also refuses the rows that it takes one by one: {why}")
         taken = others.slice(0, 1) if others.num_rows else taken
