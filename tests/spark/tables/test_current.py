@@ -25,7 +25,8 @@ def rows(found: DataFrame) -> Counter[Any]:
 
 
 def arrow_rows(lake: Lake) -> Counter[Any]:
-    return Counter(repr(row) for row in sparkwal.Log(lake.path).current().to_arrow().to_pylist())
+    found = sparkwal.Log(lake.path).current().to_arrow()
+    return Counter(repr(row) for row in found.to_pylist(maps_as_pydicts="strict"))
 
 
 def of(*expected: dict[str, Any]) -> Counter[Any]:
