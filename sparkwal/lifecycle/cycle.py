@@ -203,15 +203,15 @@ class Cycle:
         policy = replace(self.policy, late_window_seconds=0) if whole else self.policy
         self._each(lambda log: self._measure(log, policy, now_ms))
         measured = {log.log.name: log.measured for log in self.sound if log.measured}
-        due = decide_together(measured, policy, now_ms)
+        decisions = decide_together(measured, policy, now_ms)
         for log in self.sound:
-            log.report_limit(self.policy, due[log.log.name].limit)
+            log.report_limit(self.policy, decisions[log.log.name].limit)
         table = self.safeguards.table
         if table is None:
             return
 
         def range_of(log: KnownLog) -> OpenRange | None:
-            before_ms = due[log.log.name].before_ms
+            before_ms = decisions[log.log.name].before_ms
             live = log.head.live if log.head else None
             if whole and live and log.measured and log.measured.first_ms is not None:
                 before_ms = live.header.timestamp_ms
@@ -242,14 +242,14 @@ class Cycle:
             self.logs[name].compacted = range_
         if written:
             return
-        rest = self._fitting(promise.ranges)
-        if len(rest) < len(promise.ranges) or len(rest) == 1:
+        remaining = self._fitting(promise.ranges)
+        if len(remaining) < len(promise.ranges) or len(remaining) == 1:
             # Without the logs that could not be read.
-            self._bring(rest, table)
+            self._bring(remaining, table)
             return
-        middle = len(rest) // 2
-        self._bring(rest[:middle], table)
-        self._bring(rest[middle:], table)
+        middle = len(remaining) // 2
+        self._bring(remaining[:middle], table)
+        self._bring(remaining[middle:], table)
 
     def _each(self, work: Callable[[KnownLog], R | None]) -> list[R]:
         """Do something for each log, side by side. A log that fails takes no further part."""
@@ -701,8 +701,8 @@ def write_range(
         ConfirmError: the table may have lost rows.
         MovedOn: another process changed the lifecycle first.
     """
-    known = {name: head for name, head in read.items() if head is not None}
-    promise = replace(promise_to(record, table.target), read=known)
+    read_records = {name: head for name, head in read.items() if head is not None}
+    promise = replace(promise_to(record, table.target), read=read_records)
     attempts = 0
     with chain.unless_moved_on(record):
         while (snapshot := confirm(promise, table)).k != promise.table.k:

@@ -436,8 +436,8 @@ def write_open_range(promise: Promise, table: Table, snapshot: TableState) -> No
         table.write(promise)
         return
     # SAFETY(tombstones-first) §10: the keys that a range deletes are written before its rows
-    kept = _with_keys_of(promise, table.tombstones, snapshot.tombstones)
-    table.write(promise, kept.version)
+    tombstones = _with_keys_of(promise, table.tombstones, snapshot.tombstones)
+    table.write(promise, tombstones.version)
 
 
 def _with_keys_of(promise: Promise, tombstones: Tombstones, snapshot: TableState) -> TableState:

@@ -216,13 +216,13 @@ class SparkDeltaTable(WrittenHistory):
     def _rows(self, session: SparkSession, promise: Promise) -> _RangeRows:
         """The rows of the open range that the table gets. The range is planned once."""
         if self._read is None or self._read[0] != promise:
-            found = self._whole(session, promise)
+            range_rows = self._whole(session, promise)
             if promise.is_aside:
                 # A broadcast keeps the order of the rows.
                 places = F.broadcast(self.refused.places(session, promise))
-                rows = found.rows.join(places, [*PLACE], "left_anti").drop(*PLACE, COMMIT_TIME)
-                found = replace(found, rows=rows, time="")
-            self._read = promise, found
+                rows = range_rows.rows.join(places, [*PLACE], "left_anti").drop(*PLACE, COMMIT_TIME)
+                range_rows = replace(range_rows, rows=rows, time="")
+            self._read = promise, range_rows
         return self._read[1]
 
     def _whole(self, session: SparkSession, promise: Promise) -> _RangeRows:
@@ -234,8 +234,10 @@ class SparkDeltaTable(WrittenHistory):
         try:
             # Spark would plan each log by itself.
             parallelism = session.sparkContext.defaultParallelism
-            root, known = self._opened.root, promise.read
-            read = plan_ranges(root, promise.ranges, parallelism=parallelism, read_records=known)
+            root, read_records = self._opened.root, promise.read
+            read = plan_ranges(
+                root, promise.ranges, parallelism=parallelism, read_records=read_records
+            )
         except SparkWalError as error:
             raise ReadError(f"{range_name(promise)} is unreadable: {error}") from error
         schema = to_struct(with_hidden(read.spark_schema, *hidden))
@@ -249,8 +251,8 @@ class SparkDeltaTable(WrittenHistory):
             raise refused(self.target.table, promise, problem)
         stored = as_stored(rows, columns(in_table), self._log.partitioned)
         time = COMMIT_TIME if COMMIT_TIME in hidden else ""
-        kept = columns(in_table).keys() - {*filled_by_delta(in_table)}
-        partial = partial_columns(self.target, read.common, read.spark_schema, kept)
+        writable = columns(in_table).keys() - {*filled_by_delta(in_table)}
+        partial = partial_columns(self.target, read.common, read.spark_schema, writable)
         return _RangeRows(stored, time, partial)
 
     def _refused_rows(self, promise: Promise) -> DataFrame:
@@ -275,9 +277,9 @@ class SparkDeltaTable(WrittenHistory):
         try:
             folder = spark_path(self.target.refused)
             with scratch_table(session, self._path, folder, promise.table.k) as scratch:
-                found = refused_rows(rows, table.spark_schema, table.properties, scratch).persist()
-                found.count()
-                return found
+                aside = refused_rows(rows, table.spark_schema, table.properties, scratch).persist()
+                aside.count()
+                return aside
         except NotFound as error:
             why = f"{error}, so none of its rows steps aside"
             raise refused(self.target.table, promise, why) from error
@@ -288,15 +290,16 @@ class SparkDeltaTable(WrittenHistory):
         """Why only a MERGE shows whether the table takes a row; "" if the row alone shows it."""
         if of.partial:
             return f"records of it lack columns ({', '.join(sorted(of.partial))})"
-        given = {name.lower() for name in of.rows.columns}
+        log_columns = {name.lower() for name in of.rows.columns}
         fields = json.loads(self._log.spark_schema)["fields"]
         own = [
-            each["name"]
-            for each in fields
-            if each["name"].lower() not in given and GENERATED not in (each.get("metadata") or {})
+            field["name"]
+            for field in fields
+            if field["name"].lower() not in log_columns
+            and GENERATED not in (field.get("metadata") or {})
         ]
         has_rules = any(name.startswith(CHECK) for name in self._log.properties)
-        has_rules = has_rules or any(GENERATED in (each.get("metadata") or {}) for each in fields)
+        has_rules = has_rules or any(GENERATED in (field.get("metadata") or {}) for field in fields)
         if own and has_rules:
             return f"its rules may use columns that the log lacks ({', '.join(own)})"
         return ""

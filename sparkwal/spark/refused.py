@@ -83,11 +83,11 @@ class SparkRefused(WrittenHistory):
         """Find the refused rows of the open range, and write them. See `Refused.write`."""
         # §10: the rows that step aside from a range carry its transaction
         with explained(self._target.table, promise):
-            found = self._find(promise)
+            rows = self._find(promise)
         session = range_session(self._spark, promise)
         with explained(self._target.refused, promise), table_lock(self._path):
-            self._merge(session, promise, self._rows(found, promise))
-        found.unpersist()
+            self._merge(session, promise, self._rows(rows, promise))
+        rows.unpersist()
 
     def places(self, session: SparkSession, promise: Promise) -> DataFrame:
         """The places of the rows that stepped aside from the open range, in the version that the
@@ -101,13 +101,13 @@ class SparkRefused(WrittenHistory):
             F.col("row").alias(ROW),
         )
 
-    def _rows(self, found: DataFrame, promise: Promise) -> DataFrame:
+    def _rows(self, rows: DataFrame, promise: Promise) -> DataFrame:
         (part,) = promise.ranges
         hidden = (*PLACE, COMMIT_TIME, REASON)
-        values = F.struct(*(F.col(quoted(x)) for x in found.columns if x not in hidden))
+        values = F.struct(*(F.col(quoted(x)) for x in rows.columns if x not in hidden))
         by = self._target.sequence_by
         sequence = F.col(quoted(by)).cast("string") if by else F.lit(None).cast("string")
-        return found.select(
+        return rows.select(
             F.lit(part.sequencer).alias("sequencer"),
             F.lit(part.log_id).alias("log_id"),
             F.col(POSITION).alias("position"),
