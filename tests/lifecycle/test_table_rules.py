@@ -370,6 +370,7 @@ def test_the_deleted_keys_of_a_range_have_its_number_and_a_table_of_their_own(
     assert of.ids() == []
 
 
+@pytest.mark.proves("lost-range-new-k")
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_lifecycle_continues_after_a_restore_that_a_user_accepted(
     of: Format, is_lost: bool

@@ -96,7 +96,10 @@ def test_each_file_of_each_version_has_the_rows_that_it_has_for_spark(
     reader = opened(tmp_path, table)
     assert list((table / "_delta_log").glob("*.checkpoint*"))
     deleted: list[Any] = []
-    for version in range(newest + 1):
+    # The next version with new rows has the columns of a version that changes only columns.
+    changed = [number for number, text in enumerate(STATEMENTS, 1) if not text.startswith("ALTER")]
+    assert len(STATEMENTS) == newest
+    for version in changed:
         assert by_files(reader, version) == by_spark(delta, table, version), version
         listed = reader.files_at(version)
         assert listed == reader.files_at(version)
@@ -202,7 +205,7 @@ def test_a_stream_reads_the_table_and_then_the_log_over_kills(
 
     lake.append([value(next(numbers))])
     written.append(0)
-    for _ in range(4):
+    for _ in range(2):
         life.run_once(whole=True)
         happen()
     stream = Stream(delta, lake.path, tmp_path, maxCommitsPerTrigger="1", includeMetadata="true")
@@ -212,11 +215,14 @@ def test_a_stream_reads_the_table_and_then_the_log_over_kills(
         if rng.random() < 0.4:
             raise Killed
 
-    for _ in range(6):
+    kills = 0
+    for _ in range(3):
         try:
             stream.run(dies)
         except StreamingQueryException as error:
             assert "Killed" in str(error), error
+            kills += 1
+    assert kills
     stream.run()
     assert sorted(row["id"] for row in stream.rows) == written
     of_log = [row["id"] for row in stream.rows if row["_wal_position"] is not None]

@@ -146,6 +146,8 @@ def readers(path: Path20) -> Counter[str]:
     return found
 
 
+# test_a_delete_leaves_nothing_of_other_columns_wherever_ranges_are_cut has such rows too.
+@pytest.mark.slow
 def test_a_row_keeps_the_values_of_the_columns_that_its_log_lacks(
     delta: SparkSession, tmp_path: Path
 ) -> None:

@@ -42,8 +42,10 @@ def check(lake: Lake, *ids: int) -> None:
     assert Counter(map(tuple, lake.current().collect())) == expected
 
 
+# test_a_lifecycle_continues_after_a_restore_that_a_user_accepted always runs, also on this table.
+@pytest.mark.slow
 @pytest.mark.proves("lost-range-new-k")
-@pytest.mark.parametrize("keys", [pytest.param((), marks=pytest.mark.slow), ("id",)])
+@pytest.mark.parametrize("keys", [(), ("id",)])
 def test_an_open_range_that_a_restore_took_away_is_written_again(
     delta: SparkSession, tmp_path: Path, keys: tuple[str, ...]
 ) -> None:
