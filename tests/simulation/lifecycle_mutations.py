@@ -227,8 +227,8 @@ MUTATIONS = [
         "tombstones-first",
         _KEPT,
         "lifecycle/table.py",
-        "kept = _with_keys_of(promise, table.tombstones, snapshot.tombstones)\n"
-        "    table.write(promise, kept.version)\n",
+        "tombstones = _with_keys_of(promise, table.tombstones, snapshot.tombstones)\n"
+        "    table.write(promise, tombstones.version)\n",
         "table.write(promise, 0)\n"
         "    _with_keys_of(promise, table.tombstones, snapshot.tombstones)\n",
     ),
