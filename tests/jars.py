@@ -27,11 +27,16 @@ JVM = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
 
 class Module(NamedTuple):
-    """Maven's coordinates."""
+    """Maven's coordinates.
+
+    Attributes:
+        classifiers: those of the module's jars that are wanted; "" is the jar without one.
+    """
 
     group: str
     name: str
     version: str
+    classifiers: tuple[str, ...] = ("",)
 
 
 def fetch(
@@ -49,12 +54,9 @@ def fetch(
     (ivy,) = SPARK_JARS.glob("ivy-*.jar")
     wanted, found = home / "ivy.xml", home / "found"
     text = (
-        '<ivy-module version="2.0"><info organisation="tests" module="tests"/><dependencies>'
-        + "".join(
-            f'<dependency org="{m.group}" name="{m.name}" rev="{m.version}" conf="default"'
-            f' transitive="{str(transitive).lower()}"/>'
-            for m in modules
-        )
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="tests" module="tests"/><dependencies>'
+        + "".join(_dependency(module, transitive=transitive) for module in modules)
         + "".join(f"<exclude org={quoteattr(group)}/>" for group in without)
         + "</dependencies></ivy-module>"
     )
@@ -88,6 +90,19 @@ def fetch(
     shutil.copy(found, mine := known.with_name(f"{known.name}.{os.getpid()}"))
     mine.replace(known)
     return jars
+
+
+def _dependency(module: Module, *, transitive: bool) -> str:
+    jars = "".join(
+        f'<artifact name="{module.name}" type="jar" ext="jar"'
+        + (f' m:classifier="{classifier}"/>' if classifier else "/>")
+        for classifier in module.classifiers
+        if module.classifiers != ("",)
+    )
+    return (
+        f'<dependency org="{module.group}" name="{module.name}" rev="{module.version}"'
+        f' conf="default" transitive="{str(transitive).lower()}">{jars}</dependency>'
+    )
 
 
 def run(command: Sequence[str]) -> None:

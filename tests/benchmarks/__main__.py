@@ -8,6 +8,7 @@ from benchmarks import (
     aging,
     appender,
     checks,
+    iceberg,
     journal,
     lake,
     logs,
@@ -44,6 +45,7 @@ for _command in (
     segments.main,
     questions.main,
     checks.main,
+    iceberg.main,
 ):
     main.add_command(_command)
 
