@@ -63,7 +63,14 @@ from sparkwal.protocol.chain import newest_record
 from sparkwal.spark.delta_lifecycle import Lifecycle, target_of
 from support import jvm
 from support.follow import Meter, Signals, attended
-from support.session import exit_for, need_delta, need_spark, packages, s3a_settings, start_session
+from support.session import (
+    exit_for,
+    need_delta,
+    need_spark,
+    packages,
+    start_session,
+    store_settings,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -491,11 +498,16 @@ def main(
     if target is not None and needs_spark(target):
         need_spark()
         need_delta("a table")
+        try:
+            needed = packages(target.table)
+            reached = store_settings(target.table, settings)
+        except OptionError as error:
+            raise exit_for(error) from None
         work.spark = start_session(
             "sparkwal compact",
             delta=True,
-            packages=packages(target.table),
-            settings={**s3a_settings(target.table, settings), **configured},
+            packages=needed,
+            settings={**reached, **configured},
         )
     try:
         with (

@@ -14,9 +14,10 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sparkwal.errors import OptionError
 from sparkwal.options import spark_versions
 
 # Ours live for seconds: without the optimising compiler they take half the time of a processor,
@@ -127,12 +128,12 @@ def _options() -> str:
 
 
 def _jars() -> list[str]:
-    """The jars of Delta Lake and S3A with their dependencies, which Ivy downloads once."""
+    """The jars of Delta Lake and of the stores' connectors, which Ivy downloads once."""
     import pyspark
 
     from sparkwal.spark import s3a
 
-    known = Path(sys.prefix) / f"delta-jars-{pyspark.__version__}-{spark_versions.DELTA}.json"
+    known = Path(sys.prefix) / f"jars-{pyspark.__version__}-{spark_versions.DELTA}.json"
     found = json.loads(known.read_text()) if known.exists() else []
     if not found or not all(Path(jar).exists() for jar in found):
         if not _run("jars", KNOWN=str(known)):
@@ -168,7 +169,11 @@ def main(what: str) -> None:
     builder = builder.config("spark.driver.host", "127.0.0.1")
     if what == "jars":
         version = pyspark.__version__
-        wanted = [spark_versions.delta_package(version), spark_versions.hadoop_aws(version)]
+        wanted = [spark_versions.delta_package(version)]
+        for kind in ("s3", "azure", "google"):
+            # Not each Spark has a connector for Google.
+            with suppress(OptionError):
+                wanted.append(spark_versions.hadoop_connector(kind, version))
         spark = builder.config("spark.jars.packages", ",".join(wanted)).getOrCreate()
         found = spark.sparkContext.getConf().get("spark.jars", "")
         Path(os.environ["KNOWN"]).write_text(

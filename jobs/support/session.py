@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import logging
 import os
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import click
 
@@ -20,6 +22,8 @@ from sparkwal.options import spark_versions
 from sparkwal.options.store import StoreOptions
 from sparkwal.spark import s3a
 from sparkwal.spark.readable import readable
+from sparkwal.store.azure_account import account_of
+from sparkwal.store.path import bucket_and_prefix, kind_of_store
 from support import jvm
 
 if TYPE_CHECKING:
@@ -28,7 +32,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 _ENCRYPTION = {"aes256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 _S3A = "spark.hadoop.fs.s3a."
-_SECRETS = [_S3A + name for name in ("access.key", "secret.key", "session.token")]
+_AZURE = "spark.hadoop.fs.azure."
+# How the names of settings with secrets begin.
+_SECRETS = (
+    *(_S3A + name for name in ("access.key", "secret.key", "session.token")),
+    *(_AZURE + name for name in ("account.key.", "sas.fixed.token.")),
+)
 
 EXIT_CODES = """
 \b
@@ -132,7 +141,7 @@ def start_session(
             builder = builder.config("spark.jars", jars)
     settings = {**(spark_versions.DELTA_SETTINGS if delta else {}), **(settings or {})}
     # Other users of the machine see the JVM's command line, which contains the builder's settings.
-    secrets = {name: settings.pop(name) for name in _SECRETS if name in settings}
+    secrets = {name: settings.pop(name) for name in [*settings] if name.startswith(_SECRETS)}
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
@@ -169,22 +178,57 @@ def exit_for(error: BaseException) -> click.ClickException:
     return Refused(message) if wrong else Failed(message)
 
 
-def _needs_s3a(table: str) -> bool:
-    """Whether this process starts a session that reaches the table through S3A."""
-    return table.lower().startswith(("s3://", "s3a://")) and not jvm.started_by_spark_submit()
+def _store_of(table: str) -> str:
+    """The kind of store whose connector the session of this process needs, or ""."""
+    kind = kind_of_store(table)
+    is_own = not jvm.started_by_spark_submit()
+    return kind if is_own and kind in ("s3", "azure", "google") else ""
 
 
 def packages(table: str) -> list[str]:
-    """The Maven coordinates that a session needs for a table."""
+    """The Maven coordinates that a session needs for a table.
+
+    Raises:
+        OptionError: there are none for this Spark.
+    """
     import pyspark
 
-    return [spark_versions.hadoop_aws(pyspark.__version__)] if _needs_s3a(table) else []
+    kind = _store_of(table)
+    return [spark_versions.hadoop_connector(kind, pyspark.__version__)] if kind else []
 
 
-def s3a_settings(table: str, log: StoreOptions) -> dict[str, str]:
-    """The settings with which Spark reaches a table on the log's store. They may hold secrets."""
-    if not _needs_s3a(table):
-        return {}
+def store_settings(table: str, log: StoreOptions) -> dict[str, str]:
+    """The settings with which Spark reaches a table on the log's store. They may hold secrets.
+
+    Raises:
+        OptionError: the credentials of an Azure account are wrong.
+    """
+    match _store_of(table):
+        case "s3":
+            return _s3a_settings(log)
+        case "azure" if log.reaches(table):
+            return _azure_settings(table, log)
+        case "google":
+            return {"spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT"}
+    return {}
+
+
+def _azure_settings(table: str, log: StoreOptions) -> dict[str, str]:
+    """The account's key or signature. Without one, the settings of Hadoop name an identity."""
+    place, _ = bucket_and_prefix(table)
+    account, _ = account_of(place, log.s3)
+    host = place.rpartition("@")[2]
+    if account.key is not None:
+        return {f"{_AZURE}account.key.{host}": base64.b64encode(account.key).decode()}
+    if account.sas:
+        return {
+            f"{_AZURE}account.auth.type.{host}": "SAS",
+            f"{_AZURE}sas.fixed.token.{host}": urlencode(account.sas),
+        }
+    return {}
+
+
+def _s3a_settings(log: StoreOptions) -> dict[str, str]:
     settings = {
         "endpoint": log.endpoint,
         "endpoint.region": log.region,

@@ -119,13 +119,8 @@ def check_apart(path: str, target: Target, *, sets_aside: bool = False) -> None:
 
     Raises:
         OptionError: a cleanup of the table's folder would delete the log, or a log of a sequencer
-            under `path`. Or the log is on a store where tables are not supported yet.
+            under `path`.
     """
-    if kind_of_store(path) in ("azure", "google"):
-        raise OptionError(
-            f"{path} is on Azure or Google, and a log there has no table yet: keep its rows in the "
-            "log, or read them into a table with spark.readStream"
-        )
     above, separator, name = path.strip().rstrip("/").rpartition("/" + sequencers_prefix(""))
     # The path may be that of a sequencer's log: then check the path above it.
     log = above if separator and "/" not in name else path

@@ -194,6 +194,10 @@ class StoreOptions:
         if self.bucket_key is not None and self.encryption != "aws:kms":
             raise OptionError("bucketKeyEnabled needs serverSideEncryption=aws:kms")
 
+    def reaches(self, url: str) -> bool:
+        """Whether these options also say how a table at `url` is reached."""
+        return kind_of_store(url) in ("file", "s3", kind_of_store(self.path))
+
     @property
     def log_path(self) -> str:
         """The path with the sequencer's folder, for messages and as a name of the log."""

@@ -49,6 +49,11 @@ def spark_path(table: str) -> str:
     if is_local(table):
         return f"file:{absolute(table)}"
     scheme, _, path = table.partition("://")
+    if scheme.lower() == "az":
+        raise OptionError(
+            f"Spark reads no az://: write the table {table} as "
+            "abfss://container@account.dfs.core.windows.net/folder"
+        )
     return f"s3a://{path}" if scheme.lower() == "s3" else table.rstrip("/")
 
 

@@ -259,7 +259,7 @@ def start_session(peers: Collection[str], endpoints: Mapping[str, str]) -> Spark
             jars = fetch([CLOUD], Path(home), transitive=False)
         jars.append(str(s3a.jar()))
         builder = builder.config("spark.driver.extraClassPath", os.pathsep.join(jars))
-        packages = [spark_versions.hadoop_aws(pyspark.__version__)]
+        packages = [spark_versions.hadoop_connector("s3", pyspark.__version__)]
         if {"delta", "delta-best"} & set(peers):
             packages.append(spark_versions.delta_package(pyspark.__version__))
             for key, value in spark_versions.DELTA_SETTINGS.items():

@@ -263,7 +263,8 @@ def _passed(support: Support | None, version: str, folder: str, files: set[str])
 def _of_spark(version: str) -> tuple[str, str]:
     lacks = ", ".join(spark_versions.lacks(version)) or "nothing"
     try:
-        jars = f"`{spark_versions.delta_package(version)}`, `{spark_versions.hadoop_aws(version)}`"
+        s3 = spark_versions.hadoop_connector("s3", version)
+        jars = f"`{spark_versions.delta_package(version)}`, `{s3}`"
     except OptionError:
         jars = "none yet; `Log(path).current()` reads table and log"
     return lacks, jars

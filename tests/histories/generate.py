@@ -26,13 +26,12 @@ from delta_rs_table import DeltaRsTable
 import sparkwal
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.testing.proxy import Fault, S3Proxy
-from sparkwal.testing.servers import log_options, make_bucket, start_ministack
 
 from .lake_worker import compact_once, coordinator, table_alone
+from .place import options_of, start
 from .recording import Recorder, merged, write_history
 from .worker import SCHEMA
 
-BUCKET = "histories"
 # Seconds that a writer gets to send the rest, and a JVM to begin.
 _PATIENCE = 300.0
 # Of each six seeds one has Spark's sink.
@@ -65,10 +64,10 @@ _STORM = [
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a worker, which imports from tests/ and jobs/."""
+    """The environment of a worker, which imports from tests/, jobs/ and above both."""
     root = Path(__file__).parents[2]
     known = os.environ.get("PYTHONPATH")
-    places = [str(root / "tests"), str(root / "jobs"), *([known] if known else [])]
+    places = [*map(str, (root / "tests", root / "jobs", root)), *([known] if known else [])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
 
@@ -92,6 +91,7 @@ class SeededRun:
     seed: int
     work: Path
     server: str
+    root: str
     proxy: S3Proxy
     rng: random.Random
     counted: Counter[str] = field(default_factory=Counter)
@@ -109,7 +109,7 @@ class SeededRun:
 
     @property
     def path(self) -> str:
-        return f"s3://{BUCKET}/seed-{self.seed}"
+        return f"{self.root}/seed-{self.seed}"
 
     def start(self, member: HistoryProcess) -> None:
         """Start the process of a member, under a new name."""
@@ -247,17 +247,17 @@ class SeededRun:
     def append_early_rows(self, table: str, count: int) -> None:
         """Fill the log before the storm, one row a record, and compact it."""
         notes = Recorder(self.work / "early.jsonl", "early")
-        options: dict[str, Any] = {"batchTimeoutMs": 1, **log_options(self.server)}
+        options: dict[str, Any] = {"batchTimeoutMs": 1, **options_of(self.path, self.server)}
         with sparkwal.Appender(self.path, SCHEMA, producer_id="early", **options) as wal:
             for value in range(_EARLY, _EARLY + count):
                 number = notes.begin("append", values=[value])
                 notes.end(number, "ok", position=wal.append([{"v": value}]).result())
-        compact_once(table, self.path, log_options(self.server), notes)
+        compact_once(table, self.path, options_of(self.path, self.server), notes)
 
     def read_all(self) -> None:
         """The last reads, past the proxy."""
         notes = Recorder(self.work / "final.jsonl", "final")
-        options = log_options(self.server)
+        options = options_of(self.path, self.server)
         log = sparkwal.Log(self.path, **options)
         if self.table is not None:
             table = DeltaRsTable(Target(self.table), self.path, options)
@@ -312,7 +312,12 @@ def with_table(rng: random.Random, work: Path, seed: int) -> list[HistoryProcess
 
 
 def generate(
-    seed: int, output: Path, seconds: float, *, early_rows: int = _EARLY_ROWS
+    seed: int,
+    output: Path,
+    seconds: float,
+    *,
+    early_rows: int = _EARLY_ROWS,
+    on_azure: bool = False,
 ) -> Counter[str]:
     """Make the history of a seed.
 
@@ -321,6 +326,7 @@ def generate(
         output: the file of the history.
         seconds: how long processes are disturbed.
         early_rows: the rows that a log with a table has before that.
+        on_azure: the store is Azurite, and not ministack.
 
     Returns:
         The number of operations and disturbances of each kind.
@@ -330,10 +336,10 @@ def generate(
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     work = Path(tempfile.mkdtemp(prefix=f"history-{seed}-", dir=memory))
     with ExitStack() as closing:
-        server = closing.enter_context(start_ministack())
-        make_bucket(server.url, BUCKET)
+        server, root = start(on_azure=on_azure)
+        closing.enter_context(server)
         proxy = closing.enter_context(S3Proxy(server.url, seed=seed))
-        play = SeededRun(seed, work, server.url, proxy, rng)
+        play = SeededRun(seed, work, server.url, root, proxy, rng)
         play.members, has_floor = cast(rng, work, seed)
         if play.table is not None:
             play.append_early_rows(play.table, early_rows)
@@ -375,9 +381,10 @@ def generate(
 @click.option(
     "--early-rows", default=_EARLY_ROWS, help="the rows that a log with a table has before"
 )
-def main(seed: int, output: Path, seconds: float, early_rows: int) -> None:
+@click.option("--azure", "on_azure", is_flag=True, help="the store is Azurite")
+def main(seed: int, output: Path, seconds: float, early_rows: int, *, on_azure: bool) -> None:
     """Make the history of SEED and write it to OUTPUT."""
-    counted = generate(seed, output, seconds, early_rows=early_rows)
+    counted = generate(seed, output, seconds, early_rows=early_rows, on_azure=on_azure)
     print(", ".join(f"{what} {number}" for what, number in sorted(counted.items())))
 
 

@@ -1,6 +1,6 @@
 """Makes the histories of some seeds and checks each with both checkers.
 
-python -m histories.run [SEEDS] [FIRST]
+python -m histories.run [--azure] [SEEDS] [FIRST]
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check(history: Path, porcupine: Path | None) -> list[str]:
     return found
 
 
-def main(seeds: int, first: int) -> int:
+def main(seeds: int, first: int, *, on_azure: bool = False) -> int:
     """Run the seeds; returns 1 if a history contradicts the guarantees."""
     folder = Path(tempfile.mkdtemp(prefix="histories-"))
     porcupine = built(folder)
@@ -49,7 +49,7 @@ def main(seeds: int, first: int) -> int:
     failed = False
     for seed in range(first, first + seeds):
         history = folder / f"{seed}.jsonl"
-        counted = generate(seed, history, SECONDS)
+        counted = generate(seed, history, SECONDS, on_azure=on_azure)
         total += counted
         found = check(history, porcupine)
         failed = failed or bool(found)
@@ -69,5 +69,5 @@ def _shown(counted: Counter[str]) -> str:
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:]]
-    sys.exit(main(*given, *(10, 0)[len(given) :]))
+    given = [int(argument) for argument in sys.argv[1:] if argument != "--azure"]
+    sys.exit(main(*given, *(10, 0)[len(given) :], on_azure="--azure" in sys.argv))

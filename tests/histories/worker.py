@@ -28,8 +28,8 @@ from sparkwal.errors import (
     StoreUnavailableError,
 )
 from sparkwal.protocol.clock import Clock
-from sparkwal.testing.servers import log_options
 
+from .place import options_of
 from .recording import Recorder
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -63,7 +63,7 @@ class Worker:
         self.name = name
         self.path = path
         self.rng = random.Random(f"{seed} {name}")
-        self.options = log_options(endpoint, hedge=self.rng.random() < 0.5)
+        self.options = options_of(path, endpoint, hedge=self.rng.random() < 0.5)
         self.clock = JumpingClock(self.rng)
         self.ended = threading.Event()
         signal.signal(signal.SIGUSR1, self.clock.jump)

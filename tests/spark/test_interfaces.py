@@ -60,7 +60,7 @@ def test_each_difference_has_the_right_version(offered: dict[str, Any]) -> None:
     for difference, is_there in found.items():
         assert has(difference, version) == is_there, difference
     assert spark_versions.checkpoint_file_manager(version) == offered["file_manager"]
-    assert spark_versions.hadoop_aws(version).rpartition(":")[2] == offered["hadoop"]
+    assert spark_versions.hadoop_connector("s3", version).rpartition(":")[2] == offered["hadoop"]
 
 
 def test_the_source_and_the_sink_are_what_this_spark_asks_for(

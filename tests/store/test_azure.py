@@ -8,6 +8,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from sparkwal.store.s3_errors import Denied, KeyTaken
 from sparkwal.store.s3_replies import Unproven
 from sparkwal.testing.faults import Fault
 from sparkwal.testing.proxy import S3Proxy
+from tests.lifecycle.iceberg_table import configure
 
 from . import azurite
 
@@ -159,12 +161,6 @@ def test_no_token_is_sent_without_tls() -> None:
 def test_options_of_s3_are_refused() -> None:
     with pytest.raises(OptionError, match="region is for a path on S3"):
         sparkwal.Log("abfss://c@acct.dfs.core.windows.net/wal", region="x")
-
-
-def test_a_table_is_refused() -> None:
-    path = f"abfss://{HOST}/wal"
-    with pytest.raises(OptionError, match="has no table yet"):
-        sparkwal.Lifecycle(path, spark=object(), table="/tmp/table")  # type: ignore[arg-type]
 
 
 # -- replies
@@ -444,18 +440,39 @@ def test_an_appender_writes_a_log_and_verify_finds_no_fault(
     assert sparkwal.verify(path, **options).ok
 
 
+def test_a_log_is_compacted_into_iceberg(
+    log: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path, options = log
+    table = configure(monkeypatch, tmp_path)
+    life = sparkwal.Lifecycle(path, table=table, keys=["id"], **options)
+    with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
+        for number in range(4):
+            wal.append([{"id": number % 2}]).result()
+            assert life.run_once(whole=True).cut == number + 2
+        wal.append([{"id": 7}]).result()
+    collected = CliRunner().invoke(main, ["collect", path, *flags(options), "--delete"])
+    assert collected.exit_code == 0, collected.output
+    current = sparkwal.Log(path, **options).current().to_arrow()
+    assert sorted(current["id"].to_pylist()) == [0, 1, 7]
+    assert sparkwal.verify(path, **options).ok
+
+
+def flags(options: dict[str, Any]) -> list[str]:
+    own = [f"--log-option={name}={text}" for name, text in options.items() if name != "endpoint"]
+    return [*own, "--endpoint", options["endpoint"]]
+
+
 def test_the_commands_read_it_and_print_no_secret(log: tuple[str, dict[str, Any]]) -> None:
     path, options = log
     with sparkwal.Appender(path, SCHEMA, producer_id="p", **options) as wal:
         wal.append([{"id": 1}]).result()
-    flags = [
-        f"--log-option={name}={value}" for name, value in options.items() if name != "endpoint"
-    ]
-    flags += ["--endpoint", options["endpoint"]]
     for command in (["status"], ["log"], ["cat"], ["verify"], ["doctor"]):
-        result = CliRunner().invoke(main, [*command, path, *flags])
+        result = CliRunner().invoke(main, [*command, path, *flags(options)])
         assert azurite.KEY not in result.output
         assert command == ["doctor"] or result.exit_code == 0, result.output
-    result = CliRunner().invoke(main, ["prove-store", path, *flags, "--rounds=2", "--json"])
+    result = CliRunner().invoke(
+        main, ["prove-store", path, *flags(options), "--rounds=2", "--json"]
+    )
     report = json.loads(result.output)
     assert (report["verdict"], azurite.KEY in result.output) == ("FIT", False)

@@ -3,7 +3,6 @@
 It reads every object, and so needs no trust in what a lifecycle recorded.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -16,7 +15,6 @@ from sparkwal.protocol.chain import newest_record
 from sparkwal.store.base import Entry, LogStore, NotFound, Store, all_entries
 from sparkwal.store.open import open_store
 from sparkwal.store.parallel import run_parallel
-from sparkwal.store.path import is_local
 
 _NOT_THERE = ""
 FOUND = "the value"
@@ -152,7 +150,7 @@ def _in_table(url: str, options: StoreOptions, search: Search, *, is_named: bool
     """Read every object of a table's folder: also files of old versions, and orphans."""
     try:
         check_place(url, options)
-        if not (is_local(url) or re.match("(?i)s3[an]?:", url)):
+        if not options.reaches(url):
             raise OptionError("it is on a store of another kind than the log")
         store, folder = open_store(url, options.s3, options.retry)
     except OptionError as error:

@@ -14,7 +14,6 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.store.base import NotFound, Store, all_entries
 from sparkwal.store.config import S3Config
 from sparkwal.store.open import open_store
-from sparkwal.store.path import is_local
 
 # The query of a URL, which may hold a signature.
 _QUERY = re.compile(r"(\w+://[^\s?'\"]+)\?[^\s'\")]*")
@@ -98,10 +97,11 @@ def table_files(
 
     Args:
         table: its URL or folder.
-        options: the options of the log; they are used for a table on a disk or on S3.
+        options: the options of the log; they are used for a table on a disk, on S3 or on the log's
+            cloud.
         storage: delta-rs' options for a table on another store.
     """
-    if storage is not None or not (is_local(table) or re.match("(?i)s3a?:", table)):
+    if storage is not None or not options.reaches(table):
         return OtherFiles(table, storage_options(options.s3, storage))
     store, prefix = open_store(table, options.s3, options.retry)
     return StoreFiles(table, store, prefix)

@@ -16,6 +16,7 @@ from sparkwal.lifecycle.delta.fitting import NULL_PARTITIONS, filled_by_delta, l
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.table import ReadRows, TableFile, TableState, VersionFiles
 from sparkwal.options.store import StoreOptions
+from sparkwal.store.path import kind_of_store
 
 
 class LoggedTable:
@@ -60,6 +61,8 @@ class DeltaReader(LoggedTable):
         super().__init__(DeltaLog(self._files, target.table))
         self._table = target.table
         self._storage = storage_options(options.s3, storage)
+        is_cloud = kind_of_store(target.table) in ("azure", "google")
+        self._is_in_own_cloud = is_cloud and storage is None and options.reaches(target.table)
 
     def as_stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert rows of the log. See `ReadTable.as_stored`.
@@ -80,6 +83,9 @@ class DeltaReader(LoggedTable):
 
     def rows_at(self, version: int) -> ReadRows:
         """Open a version. See `ReadTable.rows_at`."""
+        # There only the log's own client has the credentials.
+        if self._is_in_own_cloud:
+            return self._rows_by_files(version)
         require_library("deltalake", install_extra("lake"))
         from deltalake import DeltaTable
 

@@ -114,9 +114,15 @@ class StoreUnderTest(AbstractContextManager["StoreUnderTest"]):
             with suppress(SparkWalError, Transient):
                 upload.abort()
         try:
-            # With single deletes, because a store may not support DeleteObjects.
+            deleted: set[str] = set()
             while self.keys and (entries := self.store.list(self.folder).entries):
-                list(run_parallel(self.store, self.store.delete, [entry.key for entry in entries]))
+                keys = [entry.key for entry in entries]
+                if not deleted.isdisjoint(keys):
+                    self.left = f"objects under {self.folder}, which DELETE does not remove"
+                    break
+                # With single deletes, because a store may not support DeleteObjects.
+                list(run_parallel(self.store, self.store.delete, keys))
+                deleted.update(keys)
         except SparkWalError as error:
             self.left = f"objects under {self.folder} ({error})"
         if self.root is not None:

@@ -31,7 +31,7 @@ def checkpoint(delta: SparkSession, ministack_url: str, s3_bucket: str) -> Itera
     given = settings()
     # The page has the jars of the Spark that pip installs.
     newest = spark_versions.text(spark_versions.NEWEST_WITH_DELTA)
-    assert given.pop("spark.jars.packages") == spark_versions.hadoop_aws(newest)
+    assert given.pop("spark.jars.packages") == spark_versions.hadoop_connector("s3", newest)
     if not has("CHECKPOINTING_PACKAGE"):
         given.pop(FILE_MANAGER)
     names = {name.removeprefix("spark.hadoop."): text for name, text in given.items()}
