@@ -166,7 +166,8 @@ def read(worker: Worker, options: dict[str, str]) -> None:
         worker.pause(float(options.get("pause", "0.4")))
         kind = worker.rng.choice(kinds)
         try:
-            log = sparkwal.Log(worker.path, **worker.options)
+            table = {"tableLocation": options["table"]} if "table" in options else {}
+            log = sparkwal.Log(worker.path, **worker.options, **table)
             if kind == "scan":
                 scan(worker, log, None)
             elif kind == "follow":
