@@ -489,6 +489,7 @@ def main(
         if target is not None:
             target = with_tombstones(target, settings.tombstone_horizon_ms)
             check_apart(path, target, sets_aside=settings.sets_aside)
+            reached = store_settings(target.table, settings)
         configured = key_values(conf, "--conf")
         _check_flags(settings, target, run, configured)
         work = Compaction(settings, log_options, all_sequencers, target, run, run.accept_table)
@@ -498,15 +499,10 @@ def main(
     if target is not None and needs_spark(target):
         need_spark()
         need_delta("a table")
-        try:
-            needed = packages(target.table)
-            reached = store_settings(target.table, settings)
-        except OptionError as error:
-            raise exit_for(error) from None
         work.spark = start_session(
             "sparkwal compact",
             delta=True,
-            packages=needed,
+            packages=packages(target.table),
             settings={**reached, **configured},
         )
     try:

@@ -14,10 +14,9 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from sparkwal.errors import OptionError
 from sparkwal.options import spark_versions
 
 # Ours live for seconds: without the optimising compiler they take half the time of a processor,
@@ -170,10 +169,7 @@ def main(what: str) -> None:
     if what == "jars":
         version = pyspark.__version__
         wanted = [spark_versions.delta_package(version)]
-        for kind in ("s3", "azure", "google"):
-            # Not each Spark has a connector for Google.
-            with suppress(OptionError):
-                wanted.append(spark_versions.hadoop_connector(kind, version))
+        wanted += [spark_versions.hadoop_connector(kind, version) for kind in ("s3", "azure")]
         spark = builder.config("spark.jars.packages", ",".join(wanted)).getOrCreate()
         found = spark.sparkContext.getConf().get("spark.jars", "")
         Path(os.environ["KNOWN"]).write_text(

@@ -181,16 +181,11 @@ def exit_for(error: BaseException) -> click.ClickException:
 def _store_of(table: str) -> str:
     """The kind of store whose connector the session of this process needs, or ""."""
     kind = kind_of_store(table)
-    is_own = not jvm.started_by_spark_submit()
-    return kind if is_own and kind in ("s3", "azure", "google") else ""
+    return kind if kind in ("s3", "azure") and not jvm.started_by_spark_submit() else ""
 
 
 def packages(table: str) -> list[str]:
-    """The Maven coordinates that a session needs for a table.
-
-    Raises:
-        OptionError: there are none for this Spark.
-    """
+    """The Maven coordinates that a session needs for a table."""
     import pyspark
 
     kind = _store_of(table)
@@ -208,8 +203,6 @@ def store_settings(table: str, log: StoreOptions) -> dict[str, str]:
             return _s3a_settings(log)
         case "azure" if log.reaches(table):
             return _azure_settings(table, log)
-        case "google":
-            return {"spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT"}
     return {}
 
 

@@ -49,9 +49,7 @@ ARROW_TIMEZONE: Version = (4, 2)
 
 # hadoop-aws must be of the version of Spark's own Hadoop.
 _HADOOP: dict[Version, str] = {(4, 0): "3.4.1", (4, 1): "3.4.2", (4, 2): "3.5.0", (4, 3): "3.5.0"}
-_CONNECTORS = {"s3": "hadoop-aws", "azure": "hadoop-azure", "google": "hadoop-gcp"}
-# The first Hadoop that has hadoop-gcp.
-GOOGLE_CONNECTOR: Version = (3, 5)
+_CONNECTORS = {"s3": "hadoop-aws", "azure": "hadoop-azure"}
 # The first Hadoop whose S3A has conditional create, which this library's Java classes use.
 CONDITIONAL_CREATE: Version = (3, 4, 2)
 
@@ -151,18 +149,10 @@ def hadoop_connector(kind: str, version: str) -> str:
     """The Maven coordinates of what lets this Spark read a store.
 
     Args:
-        kind: "s3", "azure" or "google".
+        kind: "s3" or "azure".
         version: Spark's. An untried Spark gets those for the newest.
-
-    Raises:
-        OptionError: Hadoop has none for this Spark.
     """
     hadoop = _HADOOP.get(numbers(version)[:2], _HADOOP[NEWEST])
-    if kind == "google" and not has(GOOGLE_CONNECTOR, hadoop):
-        raise OptionError(
-            f"Spark {version} has Hadoop {hadoop}, which has no connector for gs://: use Spark "
-            f"{text(NEWEST_WITH_DELTA)}, or start the job with spark-submit and Google's connector"
-        )
     return f"org.apache.hadoop:{_CONNECTORS[kind]}:{hadoop}"
 
 

@@ -258,7 +258,8 @@ class SeededRun:
         """The last reads, past the proxy."""
         notes = Recorder(self.work / "final.jsonl", "final")
         options = options_of(self.path, self.server)
-        log = sparkwal.Log(self.path, **options, tableLocation=self.table or "")
+        table = {"tableLocation": self.table} if self.table is not None else {}
+        log = sparkwal.Log(self.path, **options, **table)
         if self.table is not None:
             table = DeltaRsTable(Target(self.table), self.path, options)
             # A killed process may have left a range open.

@@ -340,10 +340,10 @@ KEYS = {"access_key_id": "an-id", "secret_access_key": SECRET, "session_token": 
 _SESSION = f"""
 from pathlib import Path
 from sparkwal.options.store import StoreOptions
-from support.session import s3a_settings, start_session
+from support.session import store_settings, start_session
 
 log = StoreOptions("s3://bucket/wal", **{KEYS})
-spark = start_session("test", settings=s3a_settings("s3a://bucket/lake", log))
+spark = start_session("test", settings=store_settings("s3a://bucket/lake", log))
 known = spark._jsparkSession.sessionState().newHadoopConf()
 print(*(known.get("fs.s3a." + name) for name in ("access.key", "secret.key", "session.token")))
 pid = spark._jvm.java.lang.ProcessHandle.current().pid()

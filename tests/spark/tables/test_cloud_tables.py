@@ -1,4 +1,4 @@
-"""Tables on Azure and on Google Cloud: the servers are those of their tests."""
+"""Tables on Azure: Azurite is the server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import sparkwal
 from sparkwal.errors import OptionError
 from sparkwal.spark.delta_files import spark_path
-from tests.store import azurite, fake_gcs
+from tests.store import azurite
 
 SCHEMA = pa.schema([("id", pa.int64()), ("changed", pa.int64()), ("v", pa.string())])
 ON_AZURITE = {
@@ -62,18 +62,6 @@ def azure(delta: SparkSession, azurite_url: str) -> Iterator[Place]:
         yield Place(f"abfss://{root}/wal", f"abfs://{root}/table", azurite.options(azurite_url))
 
 
-@pytest.fixture
-def google(delta: SparkSession, fake_gcs_url: str) -> Iterator[Place]:
-    root = f"gs://{fake_gcs.new_bucket(fake_gcs_url)}"
-    reached = {
-        "fs.gs.auth.type": "UNAUTHENTICATED",
-        "fs.gs.storage.root.url": f"{fake_gcs_url}/",
-        "fs.gs.project.id": "p",
-    }
-    for _ in configured(delta, reached):
-        yield Place(f"{root}/wal", f"{root}/table", fake_gcs.options(fake_gcs_url))
-
-
 def life_of_a_keyed_table(delta: SparkSession, place: Place) -> None:
     """Two ranges with deletes, a read of table and log, a collection and a search."""
     life = sparkwal.Lifecycle(
@@ -107,10 +95,6 @@ def life_of_a_keyed_table(delta: SparkSession, place: Place) -> None:
 
 def test_a_keyed_table_on_azure(delta: SparkSession, azure: Place) -> None:
     life_of_a_keyed_table(delta, azure)
-
-
-def test_a_keyed_table_on_google(delta: SparkSession, google: Place) -> None:
-    life_of_a_keyed_table(delta, google)
 
 
 def test_spark_reads_no_az(tmp_path: Path) -> None:
