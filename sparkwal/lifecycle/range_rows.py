@@ -30,6 +30,31 @@ _PLACE = [
 _TIME = pa.field(COMMIT_TIME, pa.timestamp("us", "UTC"))
 # The columns of `placed` beside those of the log.
 PLACED = [*_PLACE, _TIME]
+# Why a table refuses a row; no column of a log has such a name.
+REASON = "_wal_reason"
+# The most characters of a reason.
+LONGEST_REASON = 500
+# The most writes that only show whether a table takes rows of a range.
+MOST_TRIES = 400
+# The columns of the table that keeps refused rows. They take any row of any log.
+REFUSED_COLUMNS = pa.schema(
+    [
+        ("sequencer", pa.string()),
+        ("log_id", pa.string()),
+        ("position", pa.int64()),
+        ("partition", pa.int32()),
+        ("row", pa.int64()),
+        ("commit_time", _TIME.type),
+        ("sequence", pa.string()),
+        ("range", pa.int64()),
+        ("reason", pa.string()),
+        ("values", pa.string()),
+    ]
+)
+
+
+class RowsNotFound(Exception):
+    """The rows that a table refuses cannot be found."""
 
 
 @dataclass(frozen=True)

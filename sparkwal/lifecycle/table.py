@@ -695,6 +695,26 @@ def refused_of(promise: Promise) -> Beside:
     )
 
 
+def check_owner(found: str | None, table_id: str, url: str, keeps: str, way_out: str) -> None:
+    """Check that a table beside a table belongs to it.
+
+    Args:
+        found: the id of the table that it names as its own, if any.
+        table_id: the id of the table.
+        url: the URL of the table beside it.
+        keeps: what that keeps, for people.
+        way_out: how one that is left from an earlier table is removed.
+
+    Raises:
+        PlanError: it belongs to another table, or to none.
+    """
+    if found != table_id:
+        raise PlanError(
+            f"{url} should keep {keeps}, and it is of {f'table {found}' if found else 'none'}: "
+            f"{way_out}, or name another table"
+        )
+
+
 def check_beside(
     promise: Promise, beside: Beside, snapshot: TableState | None, *, is_due: bool
 ) -> None:

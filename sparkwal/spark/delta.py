@@ -34,7 +34,7 @@ from sparkwal.lifecycle.delta.fitting import (
     type_problems,
 )
 from sparkwal.lifecycle.merging.merged_rows import partial_columns
-from sparkwal.lifecycle.range_rows import range_name
+from sparkwal.lifecycle.range_rows import RowsNotFound, range_name
 from sparkwal.lifecycle.table import Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
@@ -63,7 +63,7 @@ from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.keyed_rows import after_merge, merged_partial_rows, winning_rows
 from sparkwal.spark.readable import is_sparkwal_error, one_line
 from sparkwal.spark.refused import PLACE, SparkRefused
-from sparkwal.spark.refusing import CHECK, NotFound, refused_rows, scratch_table
+from sparkwal.spark.refusing import CHECK, refused_rows, scratch_table
 from sparkwal.spark.source import packed
 from sparkwal.spark.tombstones import DELETES, SparkTombstones, without_late
 from sparkwal.store.base import LogStore
@@ -280,7 +280,7 @@ class SparkDeltaTable(WrittenHistory):
                 aside = refused_rows(rows, table.spark_schema, table.properties, scratch).persist()
                 aside.count()
                 return aside
-        except NotFound as error:
+        except RowsNotFound as error:
             why = f"{error}, so none of its rows steps aside"
             raise refused(self.target.table, promise, why) from error
         finally:

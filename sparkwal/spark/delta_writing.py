@@ -13,7 +13,7 @@ from sparkwal.format.lifecycle_record import Promise
 from sparkwal.lifecycle import range_rows
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.range_rows import range_name
-from sparkwal.lifecycle.table import Held, TableConflict, TableState, named_range
+from sparkwal.lifecycle.table import Held, TableConflict, TableState, check_owner, named_range
 from sparkwal.spark.delta_files import FORGETS
 from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
 from sparkwal.spark.registering import register_once
@@ -145,13 +145,8 @@ def check_beside(log: DeltaLog, url: str, keeps: str, owner: str, table_id: str)
     Raises:
         PlanError: it does not.
     """
-    owner_id = log.properties.get(owner)
-    if owner_id != table_id:
-        owned_by = f"table {owner_id}" if owner_id else "none"
-        raise PlanError(
-            f"{url} should keep {keeps}, and it is of {owned_by}: "
-            "delete that folder if it is left from an earlier table, or name another table"
-        )
+    way_out = "delete that folder if it is left from an earlier table"
+    check_owner(log.properties.get(owner), table_id, url, keeps, way_out)
     if FORGETS in log.properties:
         raise PlanError(
             f"{url} has {FORGETS}, and would forget which ranges it holds. ALTER TABLE "

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkwal.errors import PlanError
 from sparkwal.format.lifecycle_record import Promise, Target
-from sparkwal.format.schema import quoted
+from sparkwal.format.schema import from_arrow, quoted
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
+from sparkwal.lifecycle.range_rows import REASON, REFUSED_COLUMNS
 from sparkwal.lifecycle.table import REFUSED_BY
 from sparkwal.reading.metadata import COMMIT_TIME, PARTITION, POSITION, ROW
 from sparkwal.spark.delta_files import delta_log, spark_path, table_lock
@@ -24,14 +26,9 @@ from sparkwal.spark.delta_writing import (
     range_session,
 )
 from sparkwal.spark.readable import one_line
-from sparkwal.spark.refusing import REASON
 
 # The place of a row in its log.
 PLACE = (POSITION, PARTITION, ROW)
-_COLUMNS = (
-    "sequencer STRING, log_id STRING, position BIGINT, partition INT, row BIGINT, "
-    "commit_time TIMESTAMP, sequence STRING, range BIGINT, reason STRING, values STRING"
-)
 # The values of a row as JSON keep what these would lose.
 _JSON = {
     "ignoreNullFields": "false",
@@ -66,12 +63,11 @@ class SparkRefused(WrittenHistory):
         url = self._target.refused
         try:
             if not self._log.update():
-                session = self._session._jsparkSession
+                session: Any = self._session._jsparkSession
                 making = delta_tables(self._session).createIfNotExists(session)
                 making = making.location(self._path).property(REFUSED_BY, self._table.table_id)
                 making = making.property(VECTORS, "false")
-                for column in _COLUMNS.split(", "):
-                    making = making.addColumn(*column.split(" "))
+                making = making.addColumns(session.parseDataType(from_arrow(REFUSED_COLUMNS)))
                 create_table(making, self._log)
                 self._log.update()
         except Exception as error:

@@ -23,26 +23,18 @@ from pyspark.sql.types import StructField
 
 from sparkwal.format.schema import quoted
 from sparkwal.lifecycle.delta.fitting import DECLARED_TYPE, GENERATED
+from sparkwal.lifecycle.range_rows import LONGEST_REASON, MOST_TRIES, REASON, RowsNotFound
 from sparkwal.reading.metadata import COMMIT_TIME, PARTITION, POSITION, ROW
 from sparkwal.spark.delta_files import DELTA, LOG_FOLDER
 from sparkwal.spark.readable import is_sparkwal_error, one_line
 
-# Why the table refuses a row; no column of a log has such a name.
-REASON = "_wal_reason"
 _PLACE = (POSITION, PARTITION, ROW)
 CHECK = "delta.constraints."
 _PADDED = re.compile(r"\bchar\(", re.IGNORECASE)
 _VARCHAR = re.compile(r"varchar\((\d+)\)", re.IGNORECASE)
 _CAUSE = re.compile(r"Caused by: (.+)")
-_LONGEST_REASON = 500
-# The most writes into the scratch table.
-_MOST_TRIES = 400
 # The number of bits of a row's hash, by which rows are halved.
 _BITS = 62
-
-
-class NotFound(Exception):
-    """The rows that the table refuses cannot be found."""
 
 
 @contextmanager
@@ -98,11 +90,11 @@ class Scratch:
         """Why it does not take these rows, "" if it takes them.
 
         Raises:
-            NotFound: it was asked too often.
+            RowsNotFound: it was asked too often.
         """
         self.tries += 1
-        if self.tries > _MOST_TRIES:
-            raise NotFound(
+        if self.tries > MOST_TRIES:
+            raise RowsNotFound(
                 "it refuses more rows than can be found one by one, by a rule that its constraints "
                 "and columns do not show"
             )
@@ -115,7 +107,7 @@ class Scratch:
             # The message of Spark's command names its own objects, and this one the row's.
             causes = _CAUSE.findall(str(error))
             why = causes[-1].strip() if causes else one_line(error)
-            return why.replace(self.path.removeprefix("file:"), "the table")[:_LONGEST_REASON]
+            return why.replace(self.path.removeprefix("file:"), "the table")[:LONGEST_REASON]
         return ""
 
 
@@ -134,7 +126,7 @@ def refused_rows(
         The refused rows, with REASON.
 
     Raises:
-        NotFound: the scratch table refuses all rows, or not only those that were found.
+        RowsNotFound: the scratch table refuses all rows, or not only those that were found.
     """
     marked = _marked(rows, table_schema, properties)
     named = marked.select(REASON).where(F.col(REASON).isNotNull()).distinct().collect()
@@ -147,7 +139,7 @@ def refused_rows(
         return marked.where(F.col(REASON).isNotNull())
     refusals = [*_halved(unexplained, scratch, why)]
     if not refusals:
-        raise NotFound(f"it refuses the rows together and each of them alone not: {why}")
+        raise RowsNotFound(f"it refuses the rows together and each of them alone not: {why}")
     return _with_found(marked, refusals, scratch)
 
 
@@ -160,7 +152,7 @@ def _with_found(
     """The refused rows, after the scratch table took all others and refused each again.
 
     Raises:
-        NotFound: it did not.
+        RowsNotFound: it did not.
     """
     session = marked.sparkSession
     columns = f"{POSITION} BIGINT, {PARTITION} INT, {ROW} BIGINT, _wal_why STRING"
@@ -170,16 +162,16 @@ def _with_found(
     others = both.where(F.col(REASON).isNull())
     one = others.limit(1)
     if one.isEmpty():
-        raise NotFound(
+        raise RowsNotFound(
             f"it refuses each row of the range, so a row may not be the cause: {refusals[0][1]}"
         )
     if why := scratch.refusal(others):
-        raise NotFound(f"it also refuses the rows that it takes one by one: {why}")
+        raise RowsNotFound(f"it also refuses the rows that it takes one by one: {why}")
     for place, _ in refusals:
         if not scratch.refusal(_at(marked, place)):
-            raise NotFound("it refused a row, and takes it now: something else was the cause")
+            raise RowsNotFound("it refused a row, and takes it now: something else was the cause")
     if why := scratch.refusal(one):
-        raise NotFound(f"it refuses each row now: {why}")
+        raise RowsNotFound(f"it refuses each row now: {why}")
     return both.where(F.col(REASON).isNotNull())
 
 
@@ -205,7 +197,7 @@ def _halved(
         yield (two[0][0], two[0][1], two[0][2]), why
         return
     if bit > _BITS:
-        raise NotFound(f"rows cannot be told apart: {why}")
+        raise RowsNotFound(f"rows cannot be told apart: {why}")
     half = F.shiftright(F.xxhash64(*_PLACE), bit).bitwiseAND(1)
     for value in (0, 1):
         part = rows.where(half == value)

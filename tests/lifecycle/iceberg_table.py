@@ -24,7 +24,7 @@ import sparkwal
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.iceberg.history import History
 from sparkwal.lifecycle.iceberg.table import IcebergTable
-from tests.lifecycle.lakes import Lake
+from tests.lifecycle.lakes import Lake, value
 
 NAME = "db.orders"
 
@@ -44,8 +44,8 @@ def configure(
         "warehouse": f"file://{folder}/warehouse",
         **settings,
     }
-    for key, value in chosen.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__{name.upper()}__{key.upper()}", value)
+    for key, text in chosen.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__{name.upper()}__{key.upper()}", text)
     # pyiceberg reads the environment when it is imported.
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
     return f"iceberg://{name}/{NAME}"
@@ -102,6 +102,31 @@ def compact(lake: IcebergLake, **target: Any) -> Run:
 def ids(lake: IcebergLake) -> list[int]:
     """The ids in the table."""
     return sorted(row["id"] for row in lake.found())
+
+
+def survives_each_fault(
+    lake: IcebergLake, fails_at: Callable[[int], tuple[bool, object]], least: int, **target: Any
+) -> None:
+    """Check that each row is in the table once after a run that failed at its nth request.
+
+    Args:
+        lake: a log with the rows 1, 2 and 3.
+        fails_at: makes a run whose nth request fails; whether one did, and the requests.
+        least: more requests than these fail.
+        target: as for `compact`.
+    """
+    expected = [1, 2, 3]
+    for nth in range(40):
+        has_failed, requests = fails_at(nth)
+        compact(lake, **target)
+        assert ids(lake) == expected, f"after request {nth}: {requests}"
+        if not has_failed:
+            break
+        number = len(expected) + 1
+        lake.append([value(number)])
+        expected.append(number)
+    assert nth > least
+    assert lake.ranges() == [*range(1, len(lake.ranges()) + 1)]
 
 
 class Died(BaseException):

@@ -50,6 +50,7 @@ from tests.lifecycle.iceberg_table import (
     insert_overwrite,
     made_before,
     meanwhile,
+    survives_each_fault,
 )
 from tests.lifecycle.lakes import value
 
@@ -97,19 +98,12 @@ def test_a_log_goes_into_an_iceberg_table_and_both_are_read_as_one(lake: Iceberg
 def test_a_process_that_fails_at_any_call_of_the_catalog_leaves_each_row_once(
     lake: IcebergLake, error: Callable[[], BaseException], after: bool, target: dict[str, Any]
 ) -> None:
-    expected = [1, 2, 3]
-    for nth in range(40):
+    def fails_at(nth: int) -> tuple[bool, object]:
         with failing(nth, error, after=after) as calls, suppress(Died, sparkwal.SparkWalError):
             compact(lake, **target)
-        compact(lake, **target)
-        assert ids(lake) == expected, f"after call {nth}: {calls}"
-        if len(calls) <= nth:
-            break
-        number = len(expected) + 1
-        lake.append([value(number)])
-        expected.append(number)
-    assert nth > 4
-    assert lake.ranges() == [*range(1, len(lake.ranges()) + 1)]
+        return len(calls) > nth, calls
+
+    survives_each_fault(lake, fails_at, 4, **target)
 
 
 def test_a_commit_whose_answer_is_lost_is_found(lake: IcebergLake) -> None:

@@ -16,7 +16,14 @@ from sparkwal.testing.faults import Fault
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import ServerError
 from tests.lifecycle.iceberg_rest import start_catalog
-from tests.lifecycle.iceberg_table import NAME, IcebergLake, compact, configure, ids
+from tests.lifecycle.iceberg_table import (
+    NAME,
+    IcebergLake,
+    compact,
+    configure,
+    ids,
+    survives_each_fault,
+)
 from tests.lifecycle.lakes import value
 
 pytestmark = pytest.mark.process
@@ -83,24 +90,18 @@ OFTEN = {("lost", 0), ("409 after", 0), ("503 after", 1)}
 def test_any_request_that_fails_leaves_each_row_once(
     lake: IcebergLake, proxy: S3Proxy, name: str, keys: list[str]
 ) -> None:
-    expected = [1, 2, 3]
-    for nth in range(40):
+    fault = FAULTS[name]
+
+    def fails_at(nth: int) -> tuple[bool, object]:
         proxy.reset()
-        fault = FAULTS[name]
         proxy.faults = nth_fails(nth, Fault(fault.action, times=1, status=fault.status))
         with suppress(sparkwal.SparkWalError):
             compact(lake, keys=keys)
-        injected = proxy.injected[fault.action]
+        has_failed = bool(proxy.injected[fault.action])
         proxy.faults = []
-        compact(lake, keys=keys)
-        assert ids(lake) == expected, f"after request {nth}: {proxy.requests}"
-        if not injected:
-            break
-        number = len(expected) + 1
-        lake.append([value(number)])
-        expected.append(number)
-    assert nth > 4
-    assert lake.ranges() == [*range(1, len(lake.ranges()) + 1)]
+        return has_failed, proxy.requests
+
+    survives_each_fault(lake, fails_at, 4, keys=keys)
 
 
 def test_a_catalog_that_does_not_answer_is_no_endless_wait(

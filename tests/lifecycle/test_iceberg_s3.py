@@ -15,7 +15,7 @@ import sparkwal
 from sparkwal.testing.faults import Fault
 from sparkwal.testing.proxy import S3Proxy, Sent, kind_of
 from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
-from tests.lifecycle.iceberg_table import IcebergLake, compact, configure, ids
+from tests.lifecycle.iceberg_table import IcebergLake, compact, configure, ids, survives_each_fault
 from tests.lifecycle.lakes import value
 
 ROOT = Path(__file__).parents[2]
@@ -57,23 +57,16 @@ def nth_write(nth: int, action: Any, **how: Any) -> list[Fault]:
 def test_an_object_that_fails_leaves_each_row_once(
     lake: IcebergLake, s3_proxy: S3Proxy, action: str, how: dict[str, Any], keys: list[str]
 ) -> None:
-    expected = [1, 2, 3]
-    for nth in range(40):
+    def fails_at(nth: int) -> tuple[bool, object]:
         s3_proxy.reset()
         s3_proxy.faults = nth_write(nth, action, **how)
         with suppress(sparkwal.SparkWalError):
             compact(lake, keys=keys)
-        injected = s3_proxy.injected[action]
+        has_failed = bool(s3_proxy.injected[action])
         s3_proxy.faults = []
-        compact(lake, keys=keys)
-        assert ids(lake) == expected, f"after object {nth}: {s3_proxy.requests}"
-        if not injected:
-            break
-        number = len(expected) + 1
-        lake.append([value(number)])
-        expected.append(number)
-    assert nth > 3
-    assert lake.ranges() == [*range(1, len(lake.ranges()) + 1)]
+        return has_failed, s3_proxy.requests
+
+    survives_each_fault(lake, fails_at, 3, keys=keys)
 
 
 @pytest.mark.slow

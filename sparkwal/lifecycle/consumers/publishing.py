@@ -10,7 +10,7 @@ start before it is registered.
 
 import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparkwal import events
@@ -174,9 +174,8 @@ class Publisher:
             return
         joined = [(self._logs[name], at) for name, at in positions.items() if name in self._logs]
         is_new = any(state.position < at or not state.is_released for state, at in joined)
-        is_unpublished = any(state.position != state.published for state, _ in joined)
-        is_unpublished |= self.table_files != self._published_files
-        if is_new or (is_unpublished and self._is_due()):
+        is_published = self._is_published(state for state, _ in joined)
+        if is_new or (not is_published and self._is_due()):
             self._release(positions)
 
     def _release(self, positions: Mapping[str, int]) -> None:
@@ -192,12 +191,15 @@ class Publisher:
         if is_first or self._is_due():
             self._publish(self._stored)
 
+    def _is_published(self, states: Iterable[_LogState]) -> bool:
+        """Whether a consumer record has these positions and the number of files."""
+        has_files = self.table_files == self._published_files
+        return has_files and all(state.position == state.published for state in states)
+
     def catch_up(self) -> None:
         """Publish all positions, before the stream may end."""
         states = self._logs.values()
-        is_published = self.table_files == self._published_files
-        is_published &= all(state.position == state.published for state in states)
-        if self._stored is None or is_published:
+        if self._stored is None or self._is_published(states):
             return
         for state in states:
             state.is_released = True

@@ -13,10 +13,9 @@ from sparkwal.format.lifecycle_record import OpenRange, Promise, Target
 from sparkwal.format.texts import bare_texts, json_rows
 from sparkwal.lifecycle.iceberg.history import History
 from sparkwal.lifecycle.iceberg.reader import rows_of
-from sparkwal.lifecycle.iceberg.refusing import REASON
-from sparkwal.lifecycle.iceberg.writing import WrittenIceberg, check_owner
+from sparkwal.lifecycle.iceberg.writing import WrittenIceberg, check_beside
 from sparkwal.lifecycle.merging.keyed import resolve
-from sparkwal.lifecycle.range_rows import Place
+from sparkwal.lifecycle.range_rows import REASON, REFUSED_COLUMNS, Place
 from sparkwal.lifecycle.table import REFUSED_BY
 from sparkwal.reading.metadata import COMMIT_TIME, PARTITION, POSITION, ROW
 from sparkwal.store.base import LogStore
@@ -24,20 +23,6 @@ from sparkwal.store.base import LogStore
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
 
-_COLUMNS = pa.schema(
-    [
-        ("sequencer", pa.string()),
-        ("log_id", pa.string()),
-        ("position", pa.int64()),
-        ("partition", pa.int32()),
-        ("row", pa.int64()),
-        ("commit_time", pa.timestamp("us", "UTC")),
-        ("sequence", pa.string()),
-        ("range", pa.int64()),
-        ("reason", pa.string()),
-        ("values", pa.string()),
-    ]
-)
 _HIDDEN = (POSITION, PARTITION, ROW, COMMIT_TIME, REASON)
 
 
@@ -69,9 +54,9 @@ class IcebergRefused(WrittenIceberg):
         keeps = f"the rows that {self._of.table} refused"
 
         def check(found: Table) -> None:
-            check_owner(found, self.target.table, keeps, REFUSED_BY, table_id)
+            check_beside(found, self.target.table, keeps, REFUSED_BY, table_id)
 
-        self._make_ready(schema.from_arrow(_COLUMNS), {REFUSED_BY: table_id}, check)
+        self._make_ready(schema.from_arrow(REFUSED_COLUMNS), {REFUSED_BY: table_id}, check)
 
     def write(self, promise: Promise) -> None:
         """Find the refused rows of the open range, and write them. See `Refused.write`."""
@@ -121,9 +106,10 @@ class IcebergRefused(WrittenIceberg):
         scan = table.scan(condition)
         for task in scan.plan_files():
             batches = (
-                schema.conform(batch, _COLUMNS) for batch in rows_of(table, task, table.schema())
+                schema.conform(batch, REFUSED_COLUMNS)
+                for batch in rows_of(table, task, table.schema())
             )
-            rows = pa.Table.from_batches(batches, _COLUMNS)
+            rows = pa.Table.from_batches(batches, REFUSED_COLUMNS)
             is_left = pc.and_(
                 pc.equal(rows["log_id"], part.log_id),
                 pc.greater_equal(rows["position"], part.cut),
@@ -151,5 +137,5 @@ class IcebergRefused(WrittenIceberg):
                 "values": pa.array(json_rows(batch.select(own)), pa.string()),
             }
             made = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
-            batches.append(schema.conform(made, _COLUMNS))
-        return pa.Table.from_batches(batches, _COLUMNS)
+            batches.append(schema.conform(made, REFUSED_COLUMNS))
+        return pa.Table.from_batches(batches, REFUSED_COLUMNS)

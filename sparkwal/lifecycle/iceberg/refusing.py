@@ -13,15 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# The most writes of parts.
-_MOST_TRIES = 400
-_LONGEST_REASON = 500
-# Why the table refuses a row; no column of a log has such a name.
-REASON = "_wal_reason"
-
-
-class NotFound(Exception):
-    """The rows that the table refuses cannot be found."""
+from sparkwal.lifecycle.range_rows import LONGEST_REASON, MOST_TRIES, REASON, RowsNotFound
 
 
 @dataclass
@@ -40,14 +32,14 @@ class Tries:
         """Why the table does not take these rows; "" if it takes them.
 
         Raises:
-            NotFound: it was asked too often.
+            RowsNotFound: it was asked too often.
         """
         if not rows.num_rows:
             return ""
         self.count += 1
-        if self.count > _MOST_TRIES:
-            raise NotFound("it refuses more rows than can be found one by one")
-        return self.write(rows)[:_LONGEST_REASON]
+        if self.count > MOST_TRIES:
+            raise RowsNotFound("it refuses more rows than can be found one by one")
+        return self.write(rows)[:LONGEST_REASON]
 
 
 def refused_rows(
@@ -64,7 +56,7 @@ def refused_rows(
         Refused rows, with REASON.
 
     Raises:
-        NotFound: the table refuses all rows, or not only those that were found.
+        RowsNotFound: the table refuses all rows, or not only those that were found.
     """
     taken: pa.Table | None = None
     found: list[pa.Table] = []
@@ -76,21 +68,23 @@ def refused_rows(
         why = tries.refusal(part)
         bad = dict(_halved(part, 0, why, tries)) if why else {}
         if why and not bad:
-            raise NotFound(f"it refuses the rows together and each of them alone not: {why}")
+            raise RowsNotFound(f"it refuses the rows together and each of them alone not: {why}")
         are_taken = [number not in bad for number in range(part.num_rows)]
         others = part.filter(pa.array(are_taken, pa.bool_()))
         if why and (why := tries.refusal(others)):
-            raise NotFound(f"it also refuses the rows that it takes one by one: {why}")
+            raise RowsNotFound(f"it also refuses the rows that it takes one by one: {why}")
         taken = others.slice(0, 1) if others.num_rows else taken
         found += (_with_reason(part.slice(number, 1), why) for number, why in bad.items())
     if found and taken is None:
         (why,) = found[0][REASON].to_pylist()
-        raise NotFound(f"it refuses each row of the range, so a row may not be the cause: {why}")
+        raise RowsNotFound(
+            f"it refuses each row of the range, so a row may not be the cause: {why}"
+        )
     for row in found:
         if not tries.refusal(row.drop_columns([REASON])):
-            raise NotFound("it refused a row, and takes it now: something else was the cause")
+            raise RowsNotFound("it refused a row, and takes it now: something else was the cause")
     if found and taken is not None and (why := tries.refusal(taken)):
-        raise NotFound(f"it refuses each row now: {why}")
+        raise RowsNotFound(f"it refuses each row now: {why}")
     yield from found
 
 

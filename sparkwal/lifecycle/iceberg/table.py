@@ -21,7 +21,7 @@ from sparkwal.lifecycle.iceberg.fitting import (
     stored,
 )
 from sparkwal.lifecycle.iceberg.refused import IcebergRefused
-from sparkwal.lifecycle.iceberg.refusing import REASON, NotFound, Tries, refused_rows
+from sparkwal.lifecycle.iceberg.refusing import Tries, refused_rows
 from sparkwal.lifecycle.iceberg.replacing import (
     RangeByKeys,
     Replacing,
@@ -32,7 +32,7 @@ from sparkwal.lifecycle.iceberg.tombstones import IcebergTombstones
 from sparkwal.lifecycle.iceberg.writing import FILE_BYTES, WrittenIceberg
 from sparkwal.lifecycle.merging.keyed import holds
 from sparkwal.lifecycle.merging.merged_rows import partial_columns
-from sparkwal.lifecycle.range_rows import PLACED, RangeRows, range_rows
+from sparkwal.lifecycle.range_rows import PLACED, REASON, RangeRows, RowsNotFound, range_rows
 from sparkwal.lifecycle.table import TableConflict
 from sparkwal.store.base import LogStore
 
@@ -204,7 +204,7 @@ class IcebergTable(WrittenIceberg):
             tries = Tries(lambda part: self._refusal(table, part.select(columns.names)))
             try:
                 found = [*refused_rows(self._placed(rows, columns), required, tries)]
-            except NotFound as error:
+            except RowsNotFound as error:
                 raise ValueError(f"{error}, so none of its rows steps aside") from None
             nothing = pa.schema([*columns, *PLACED, pa.field(REASON, pa.string())]).empty_table()
             return pa.concat_tables([nothing, *found])

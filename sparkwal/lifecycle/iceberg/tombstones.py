@@ -19,7 +19,7 @@ from sparkwal.lifecycle.iceberg.fitting import spark_schema
 from sparkwal.lifecycle.iceberg.history import History
 from sparkwal.lifecycle.iceberg.reader import rows_of
 from sparkwal.lifecycle.iceberg.replacing import RangeByKeys, may_have
-from sparkwal.lifecycle.iceberg.writing import WrittenIceberg, check_owner
+from sparkwal.lifecycle.iceberg.writing import WrittenIceberg, check_beside
 from sparkwal.lifecycle.merging.keyed import holds, resolve, winners
 from sparkwal.lifecycle.merging.tombstones import counting, tombstone_columns, with_sequences
 from sparkwal.lifecycle.table import DELETED_AT, OWNER, SEQUENCE
@@ -63,7 +63,7 @@ class IcebergTombstones(WrittenIceberg):
         columns = tombstone_columns(self._of, spark_schema(table.schema(), lenient=True))
 
         def check(found: Table) -> None:
-            check_owner(found, self.target.table, keeps, OWNER, table_id)
+            check_beside(found, self.target.table, keeps, OWNER, table_id)
             if found.spec().fields:
                 raise PlanError(f"{self.target.table} is partitioned: remove its partition fields")
 

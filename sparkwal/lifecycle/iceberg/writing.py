@@ -18,7 +18,7 @@ from sparkwal.lifecycle.iceberg.catalog import OutcomeUnknown, Place, commit
 from sparkwal.lifecycle.iceberg.fitting import as_rows, needs_evolution, problems, stored
 from sparkwal.lifecycle.iceberg.history import RANGE, History
 from sparkwal.lifecycle.range_rows import refused
-from sparkwal.lifecycle.table import Held, TableConflict, TableState, named_range
+from sparkwal.lifecycle.table import Held, TableConflict, TableState, check_owner, named_range
 from sparkwal.store.base import LogStore
 from sparkwal.store.path import overlap
 
@@ -332,7 +332,7 @@ def _staged(change: Transaction) -> Snapshot:
     return snapshot
 
 
-def check_owner(table: Table, url: str, keeps: str, owner: str, table_id: str) -> None:
+def check_beside(table: Table, url: str, keeps: str, owner: str, table_id: str) -> None:
     """Check that a table beside a table belongs to it.
 
     Args:
@@ -345,9 +345,5 @@ def check_owner(table: Table, url: str, keeps: str, owner: str, table_id: str) -
     Raises:
         PlanError: it does not.
     """
-    found = table.properties.get(owner)
-    if found != table_id:
-        raise PlanError(
-            f"{url} should keep {keeps}, and it is of {f'table {found}' if found else 'none'}: "
-            "drop that table if it is left from an earlier one, or name another table"
-        )
+    way_out = "drop that table if it is left from an earlier one"
+    check_owner(table.properties.get(owner), table_id, url, keeps, way_out)
