@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -253,14 +253,20 @@ def test_a_stream_from_a_checkpoint_below_the_floor_raises(stream: Stream) -> No
 
 def moving(stream: Stream, floor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that had not seen the consumer moves the floor just after it registered."""
-    publish, floors = consumers.publish, iter([floor])
+    floors = iter([floor])
 
-    def publish_then_move(stored: consumers.ConsumerObject, *others: Any) -> None:
-        publish(stored, *others)
-        for new_floor in floors:
-            move_floor(stored.log, new_floor)
+    def moves_after(register: Callable[..., Any]) -> Callable[..., Any]:
+        def register_then_move(stored: consumers.ConsumerObject, *others: Any) -> Any:
+            consumer = register(stored, *others)
+            for new_floor in floors:
+                move_floor(stored.log, new_floor)
+            return consumer
 
-    monkeypatch.setattr(consumers, "publish", publish_then_move)
+        return register_then_move
+
+    # A stream registers by `update`, a lease by `publish`.
+    monkeypatch.setattr(consumers, "update", moves_after(consumers.update))
+    monkeypatch.setattr(consumers, "publish", moves_after(consumers.publish))
 
 
 def test_a_stream_that_joins_while_the_floor_moves_begins_at_the_floor(

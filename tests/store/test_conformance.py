@@ -29,10 +29,14 @@ PART = 5 * 1024 * 1024
 
 
 def s3_store(endpoint: str) -> S3Store:
-    """An own, empty bucket."""
+    """An own, empty bucket, read over connections of its own.
+
+    Stores with equal credentials share connections. The server may close an idle one while a
+    request is sent over it, which a store without retries raises. No server checks the secret.
+    """
     bucket = f"log-{uuid.uuid4().hex}"
     config = S3Config(
-        endpoint=endpoint, region="us-east-1", access_key_id="test", secret_access_key="test"
+        endpoint=endpoint, region="us-east-1", access_key_id="test", secret_access_key=bucket
     )
     make_bucket(endpoint, bucket)
     return S3Store(bucket, config)

@@ -8,7 +8,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -52,8 +52,6 @@ def test_credentials_and_options_of_s3_are_refused() -> None:
     assert "hush" not in str(refused.value)
     with pytest.raises(OptionError, match="region is for a path on S3"):
         sparkwal.Log("gs://logs/wal", region="x")
-    with pytest.raises(OptionError, match="has no table yet"):
-        sparkwal.Lifecycle("gs://logs/wal", spark=cast(Any, object()), table="/tmp/table")
 
 
 def test_a_missing_library_of_tokens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
