@@ -35,6 +35,8 @@ _CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
 # The version of a LIST with startFrom. More servers have that of the other requests.
 _START_FROM = {"x-ms-version": "2026-02-06"}
 _LARGEST_PAGE = 5000
+# Between a key and a marker; no name of an object has it.
+_MARKER = "\0"
 _ROLE = "give the role Storage Blob Data Contributor (a reader: Reader) at the container"
 _ADVICE = {
     "AuthenticationFailed": "check the account's key or the signature (SAS), and this machine's "
@@ -274,18 +276,26 @@ class AzureStore:
         return Listed(entries, folders, root.findtext("NextMarker") or "")
 
     def folders(self, prefix: str, inside: str, after: str = "") -> Folders | None:
-        """Make one LIST for each 5,000 names, all in one result.
+        """Make one LIST, which shows up to 5,000 names, and one more for an empty page.
 
-        With a hierarchical namespace only "/" is a delimiter: that gives None.
+        With a hierarchical namespace only "/" is a delimiter: that gives None. `Folders.after` has
+        Azure's marker too: no LIST of folders is certain to begin at a key.
         """
         delimiter = f"/{inside}/"
+        key, _, marker = after.partition(_MARKER)
         read = partial(self._page, prefix, _LARGEST_PAGE, delimiter=delimiter)
         try:
-            return rest.all_folders(read, prefix, after, delimiter)
+            found = rest.first_folders(
+                read, prefix, key, delimiter, marker=marker, skips=not marker
+            )
         except Refusal:
             raise
         except OptionError:
             return None
+        if found is None:
+            return None
+        page, marker = found
+        return page._replace(after=f"{page.after}{_MARKER}{marker}") if marker else page
 
     def delete(self, key: str) -> None:
         with suppress(NotFound):

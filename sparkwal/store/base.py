@@ -70,7 +70,7 @@ class Folders(NamedTuple):
 
     Attributes:
         names: the names of the folders, in the order of their keys.
-        after: the key after which the next page begins, or "" if this page is the last.
+        after: where the next page begins, as its store writes it, or "" if this page is the last.
     """
 
     names: list[str]
@@ -240,12 +240,13 @@ class Store(Protocol):
     def folders(self, prefix: str, inside: str, after: str = "") -> Folders | None:
         """List the first folders `prefix`NAME/ that have an object below `inside`/.
 
-        A name has no "/". A page shows at most 1000 folders, and fewer if they hold other objects.
+        A name has no "/". A page shows as many folders as one LIST of the store, and fewer if they
+        hold other objects.
 
         Args:
             prefix: the folder of the folders; it ends with "/".
             inside: the name of a folder in each of them.
-            after: `Folders.after` of the page before.
+            after: `Folders.after` of the page before, or a key: only folders after it are needed.
 
         Returns:
             The page, or None if the store cannot list folders.

@@ -232,10 +232,11 @@ class GoogleStore:
         return Listed(entries, reply.get("prefixes") or [], reply.get("nextPageToken") or "")
 
     def folders(self, prefix: str, inside: str, after: str = "") -> Folders | None:
-        """Make one LIST for each 1,000 names, all in one result."""
+        """Make one LIST, and one more for an empty page."""
         delimiter = f"/{inside}/"
-        read = partial(self._page, prefix, 1000, delimiter=delimiter)
-        return rest.all_folders(read, prefix, after, delimiter)
+        read = partial(self._page, prefix, 1000, start=after, delimiter=delimiter)
+        found = rest.first_folders(read, prefix, after, delimiter)
+        return found and found[0]
 
     def delete(self, key: str) -> None:
         with suppress(NotFound):

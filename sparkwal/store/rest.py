@@ -103,31 +103,46 @@ def first_page(
     raise Transient(f"empty pages of the LIST of {prefix} that lead no further")
 
 
-def all_folders(
-    read: Callable[[str], Listed], prefix: str, after: str, delimiter: str
-) -> Folders | None:
-    """The folders of all pages. See `Store.folders`.
+def first_folders(
+    read: Callable[[str], Listed],
+    prefix: str,
+    after: str,
+    delimiter: str,
+    *,
+    marker: str = "",
+    skips: bool = False,
+) -> tuple[Folders, str] | None:
+    """The first page of folders that shows anything after `after`. See `Store.folders`.
 
     Args:
         read: reads the page at a marker; "" is the first one.
         prefix, after: as for `Store.folders`.
         delimiter: what ends the name of a folder.
+        marker: the marker of the page to begin with.
+        skips: `read` does not begin at `after`, so that what comes before it is skipped.
+
+    Returns:
+        The page, and the marker of the one behind it. None if the server lists no such folders.
+
+    Raises:
+        Transient: too many pages show nothing.
     """
-    names: list[str] = []
-    marker = ""
-    while True:
+    for _ in range(_MOST_EMPTY_PAGES):
         listed = read(marker)
+        least = after if skips else ""
+        keys = [entry.key for entry in listed.entries]
         rows = {
-            "CommonPrefixes": [{"Prefix": folder} for folder in listed.folders],
-            "Contents": [{"Key": entry.key} for entry in listed.entries],
+            "CommonPrefixes": [{"Prefix": name} for name in listed.folders if name > least],
+            "Contents": [{"Key": key} for key in keys if key > least],
+            "IsTruncated": bool(listed.marker),
         }
         page = folders_page(rows, prefix, after, delimiter)
         if page is None:
             return None
-        names += page.names
-        if not listed.marker:
-            return Folders(names, "")
+        if page.after or not listed.marker:
+            return page, listed.marker
         marker = listed.marker
+    raise Transient(f"empty pages of the LIST of folders in {prefix} that lead no further")
 
 
 def delete_each(

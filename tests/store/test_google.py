@@ -17,8 +17,9 @@ from click.testing import CliRunner
 import sparkwal
 from sparkwal.cli.main import main
 from sparkwal.errors import OptionError
+from sparkwal.reading.listing import sequencer_names
 from sparkwal.store import google, rest
-from sparkwal.store.base import NotFound, Page, Refusal, Transient
+from sparkwal.store.base import LogStore, NotFound, Page, Refusal, Transient
 from sparkwal.store.config import RetryPolicy, S3Config
 from sparkwal.store.conformance.checks import CHECKS
 from sparkwal.store.conformance.suite import Report, Trial, prove
@@ -87,9 +88,10 @@ class Server:
         error = {"code": status, "message": message, "errors": [{"reason": reason}]}
         self.answers(status, {"error": error})
 
-    def lists(self, *names: str, token: str = "") -> None:
+    def lists(self, *names: str, token: str = "", folders: Sequence[str] = ()) -> None:
         items = [{"name": name, "size": "1", "generation": "7"} for name in names]
-        self.answers(200, {"kind": "storage#objects", "items": items, "nextPageToken": token})
+        page = {"kind": "storage#objects", "items": items, "prefixes": [*folders]}
+        self.answers(200, {**page, "nextPageToken": token})
 
 
 @pytest.fixture
@@ -180,6 +182,17 @@ def test_a_list_begins_after_the_name(server: Server) -> None:
     server.lists("p/2", token="t")
     server.lists("p/3")
     assert shown(server.store.list("p/", 1, "p/2")) == (["p/3"], False)
+
+
+def test_each_page_of_folders_is_one_request_that_begins_after_the_last(server: Server) -> None:
+    pages = [("a", "b"), ("c",), ("d",)]
+    for number, names in enumerate(pages):
+        folders = [f"wal/sequencers/{name}/batches/" for name in names]
+        server.lists(folders=folders, token="t" * (number < 2))
+    store = RetryingStore(server.store, RetryPolicy())
+    assert sequencer_names(LogStore(store, "wal")) == ["a", "b", "c", "d"]
+    starts = [request.query.get("startOffset") for request in server.requests]
+    assert starts == [None, "wal/sequencers/b0", "wal/sequencers/c0"]
 
 
 def test_a_delete_of_an_object_that_changed_keeps_it(server: Server) -> None:
