@@ -250,8 +250,8 @@ def erased(path: str, log_options: dict[str, str], value: str, *, as_json: bool)
     \b
     sparkwal erased s3://bucket/wal --value -
 
-    Requests: 1 GET for each object, however large, and 1 LIST for each thousand. Exit code 1: an
-    object holds the value, or may hold it.
+    Requests: 1 GET for each object, however large, and 1 LIST for each thousand; up to 3 for each
+    manifest of an Iceberg table. Exit code 1: an object holds the value, or may hold it.
     """
     value = sys.stdin.readline().rstrip("\r\n") if value == "-" else value
     if not value:

@@ -21,9 +21,13 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 _PACKED = {_ZSTD: "zstd", b"\x1f\x8b": "gzip"}
 # Hadoop keeps the checksums of `name`, a file on a disk, in `.name.crc`.
 _CHECKSUMS = b"crc\0"
+# The file format of Iceberg's statistics and deletion vectors.
+_PUFFIN = b"PFA1"
 # Delta's statistics keep so many characters of a text.
 _STATISTICS = 32
-# The fields of Delta's transaction log that hold values of rows.
+# A shorter bound of a column counts as a whole text.
+_SHORTEST_CUT = 16
+# The fields of a table's history that hold values of rows.
 _OF_ROWS = ("minValues", "maxValues", "partitionValues")
 _CHUNK = 2**20
 # The most bytes to which a part of an object unpacks.
@@ -68,7 +72,7 @@ class Value:
         with suppress(ValueError):
             texts.add(UUID(text).bytes)
         if re.fullmatch("0x([0-9a-fA-F]{2})+", text):
-            texts.add(bytes.fromhex(text[2:]))
+            texts |= {bytes.fromhex(text[2:]), text.lower().encode()}
         try:
             number = Decimal(text)
         except InvalidOperation:
@@ -83,6 +87,14 @@ class Value:
             re.search(rb"(?<![0-9A-Za-z.])" + re.escape(text) + rb"(?![0-9A-Za-z])", data)
             for text in self.texts
         )
+
+    def is_cut_to(self, bound: str) -> bool:
+        """Whether a bound of a column is the beginning of the value, or the next text after it."""
+        if len(bound) < _SHORTEST_CUT:
+            return False
+        before = f"{bound[:-1]}{chr(max(ord(bound[-1]) - 1, 0))}"
+        begins = [each.encode(errors="replace") for each in (bound, before)]
+        return any(text.startswith(begin) for text in self.texts for begin in begins)
 
     def without(self, name: str) -> str:
         """A name of an object without the value."""
@@ -120,6 +132,9 @@ def _is_in_body(name: str, body: bytes, value: Value) -> bool:
     if name.rpartition("/")[2].startswith("deletion_vector"):
         # It holds numbers of rows.
         return False
+    if body.startswith(_PUFFIN):
+        # Numbers of rows, or hashes, and a description.
+        return value.is_in(body)
     if name.endswith(".crc") and body.startswith(_CHECKSUMS):
         return False
     text = body.decode()
@@ -147,7 +162,7 @@ def _is_in_json(document: Any, value: Value, *, of_rows: bool = False) -> bool:
         case list():
             return any(_is_in_json(child, value, of_rows=of_rows) for child in document)
         case str():
-            return _is_in_text(document, value)
+            return _is_in_text(document, value) or (of_rows and value.is_cut_to(document))
         case int() | float() if of_rows and not isinstance(document, bool):
             return value.number is not None and Decimal(str(document)) == value.number
     return False

@@ -10,18 +10,21 @@ from typing import Any
 from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError
 from sparkwal.format.keys import sequencers_prefix
 from sparkwal.format.lifecycle_record import Target
-from sparkwal.lifecycle.delta.live_files import DeltaTableFiles
+from sparkwal.lifecycle.delta.live_files import DeltaObjects
 from sparkwal.lifecycle.delta.reader import DeltaReader
+from sparkwal.lifecycle.folder import Folder
+from sparkwal.lifecycle.iceberg.objects import IcebergObjects
 from sparkwal.lifecycle.iceberg.reader import IcebergReader
 from sparkwal.lifecycle.iceberg.table import IcebergTable
-from sparkwal.lifecycle.table import ReadTable, Table, TableFiles, TableState
+from sparkwal.lifecycle.table import ReadTable, SearchedObjects, Table, TableState
 from sparkwal.options.store import StoreOptions
 from sparkwal.store.base import LogStore
+from sparkwal.store.open import open_store
 from sparkwal.store.path import kind_of_store, overlap, refuse_credentials, scheme_of
 
 # By scheme, the formats that this process reads and writes without Spark. Any other URL is that of
 # a Delta table, which Spark writes.
-_FORMATS = {"iceberg": (IcebergReader, IcebergTable)}
+_FORMATS = {"iceberg": (IcebergReader, IcebergTable, IcebergObjects)}
 
 
 def needs_spark(target: Target) -> bool:
@@ -39,7 +42,7 @@ def open_written(target: Target, log: LogStore) -> Table:
     Raises:
         OptionError: the name of the table is wrong, or a library is not installed.
     """
-    _, table = _FORMATS[scheme_of(target.table)]
+    _, table, _ = _FORMATS[scheme_of(target.table)]
     return table(target, log)
 
 
@@ -58,15 +61,31 @@ def open_table(
     """
     if not needs_spark(target):
         # It is in a catalog that this process has configured by its name.
-        reader, _ = _FORMATS[scheme_of(target.table)]
+        reader, _, _ = _FORMATS[scheme_of(target.table)]
         return reader(target)
     check_place(target.table, options)
     return DeltaReader(target, options, storage)
 
 
-def table_files() -> TableFiles:
-    """Tell the files in a table's folder apart."""
-    return DeltaTableFiles()
+def table_objects(url: str, options: StoreOptions) -> SearchedObjects:
+    """All objects of a table, also of old versions, and orphans.
+
+    Args:
+        url: the table.
+        options: the options of the log.
+
+    Raises:
+        OptionError: as `check_place`, or it is on a store that the options do not reach.
+        TableReadError: its catalog is unreadable.
+    """
+    if scheme_of(url) in _FORMATS:
+        _, _, objects = _FORMATS[scheme_of(url)]
+        return objects(url)
+    check_place(url, options)
+    if not options.reaches(url):
+        raise OptionError("it is on a store of another kind than the log")
+    store, folder = open_store(url, options.s3, options.retry)
+    return DeltaObjects(Folder(store, f"{folder}/" if folder else "", lambda _: ""))
 
 
 class CheckedTable:

@@ -40,8 +40,6 @@ ReadRows = Callable[[Sequence[str] | None], Iterator[pa.RecordBatch]]
 # Columns of the tombstones, besides the keys; no column of a log has such a name.
 SEQUENCE = "_wal_sequence"
 DELETED_AT = "_wal_deleted_at"
-# What ends a file with a row, for people.
-OF_ROW = "DELETE of its row, then VACUUM"
 # The property that names the table whose keys these are.
 OWNER = "sparkwal.tombstonesOf"
 # The property that names the table which refused these rows.
@@ -232,23 +230,36 @@ class ReadTable(TableColumns, Protocol):
         """
 
 
-class TableFiles(Protocol):
-    """The files in a table's folder: which of them the newest version has.
+class SearchedObjects(Protocol):
+    """All objects of a folder or a table, for a search of their bytes."""
 
-    Attributes:
-        elsewhere: files of the table that lie outside of the folder.
-    """
+    def names(self) -> Sequence[str]:
+        """List the objects, also those that no version needs.
 
-    elsewhere: set[str]
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
 
-    def is_history(self, name: str) -> bool:
-        """Whether a file belongs to the table's history, and `see` takes it."""
+    def url(self, name: str) -> str:
+        """The URL of an object."""
 
-    def see(self, name: str, body: bytes) -> None:
-        """Take a file of the history. They come in the order of their names."""
+    def read(self, name: str) -> bytes:
+        """Read an object. Several threads may read at once.
+
+        Raises:
+            NotFound: it is gone.
+            CannotTell: nobody can tell what it holds.
+            SparkWalError: it is unreadable.
+        """
 
     def until(self, name: str) -> str:
-        """What ends a file, for people."""
+        """What ends an object, for people. Each of the names was read before."""
+
+    def unread(self) -> Iterator[tuple[str, str, str]]:
+        """Find what was not read: where it is, why nobody can tell, and what ends it.
+
+        Each of the names was read before.
+        """
 
 
 class WrittenTable(Snapshots, Protocol):

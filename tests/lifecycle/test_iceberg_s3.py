@@ -15,7 +15,15 @@ import sparkwal
 from sparkwal.testing.faults import Fault
 from sparkwal.testing.proxy import S3Proxy, Sent, kind_of
 from sparkwal.testing.servers import ACCESS_KEY, REGION, SECRET_KEY
-from tests.lifecycle.iceberg_table import IcebergLake, compact, configure, ids, survives_each_fault
+from tests.cli.logs import lines
+from tests.lifecycle.iceberg_table import (
+    IcebergLake,
+    compact,
+    configure,
+    expire,
+    ids,
+    survives_each_fault,
+)
 from tests.lifecycle.lakes import value
 
 ROOT = Path(__file__).parents[2]
@@ -93,3 +101,13 @@ def test_a_process_that_is_killed_at_an_object_leaves_each_row_once(
     compact(lake)
     assert ids(lake) == [1, 2, 3, 4]
     assert sorted(lake.reader().current().to_arrow()["id"].to_pylist()) == [1, 2, 3, 4]
+
+
+def test_what_no_snapshot_needs_is_found_in_a_bucket(lake: IcebergLake) -> None:
+    compact(lake)
+    lake.iceberg().delete("id = 3")
+    expire(lake)
+    copies = lines("erased", lake.path, "--value", "v3", code=1)
+    data = [each for each in copies if each["object"].endswith(".parquet")]
+    (orphan,) = (each for each in data if each["object"].startswith("s3://"))
+    assert orphan["found"] == "the value" and "orphans" in orphan["until"]

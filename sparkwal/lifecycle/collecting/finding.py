@@ -3,20 +3,22 @@
 It reads every object, and so needs no trust in what a lifecycle recorded.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.errors import OptionError, SparkWalError, TableReadError
 from sparkwal.format.finding import CannotTell, Value, is_found
-from sparkwal.lifecycle.opening import check_place, table_files
-from sparkwal.lifecycle.table import OF_ROW, TableFiles
+from sparkwal.lifecycle.folder import Folder
+from sparkwal.lifecycle.opening import table_objects
+from sparkwal.lifecycle.table import SearchedObjects
 from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.chain import newest_record
-from sparkwal.store.base import Entry, LogStore, NotFound, Store, all_entries
-from sparkwal.store.open import open_store
+from sparkwal.store.base import LogStore, NotFound, Store
 from sparkwal.store.parallel import run_parallel
 
 _NOT_THERE = ""
+_CANNOT_TELL = "cannot tell: "
+_OF_TABLE = "DELETE of its rows, then the clean-up of old versions"
 FOUND = "the value"
 # When an object of a log is gone, by the folder that it lies in.
 _OF_LOG = {
@@ -64,57 +66,40 @@ class Search:
         """Note an object that holds the value, or may hold it."""
         self.copies.append(Copy(self.value.without(url), outcome, until))
 
-    def in_folder(
-        self,
-        store: Store,
-        prefix: str,
-        until: Callable[[str], str],
-        files: TableFiles | None = None,
-    ) -> int:
-        """Read every object below a prefix.
+    def over(self, objects: SearchedObjects, store: Store) -> int:
+        """Read every one of some objects.
 
         Args:
-            store: the store.
-            prefix: the prefix, with its last "/".
-            until: what ends an object that is found, by its name below the prefix.
-            files: takes the files of a table's history.
+            objects: the objects.
+            store: so many requests run at once as it is fit for.
 
         Returns:
             The number of objects.
         """
 
-        def read(entry: Entry) -> tuple[str, str, bytes]:
-            name = entry.key.removeprefix(prefix)
+        def read(name: str) -> tuple[str, str]:
             try:
-                body = store.get(entry.key)
+                body = objects.read(name)
+                return name, FOUND if is_found(name, body, self.value) else _NOT_THERE
             except NotFound:
-                return name, _NOT_THERE, b""
-            except SparkWalError as error:
-                return name, f"cannot tell: it is unreadable ({type(error).__name__})", b""
-            try:
-                outcome = FOUND if is_found(name, body, self.value) else _NOT_THERE
+                return name, _NOT_THERE
             except CannotTell as reason:
-                outcome = f"cannot tell: {reason}"
-            return name, outcome, body if files is not None and files.is_history(name) else b""
+                return name, f"{_CANNOT_TELL}{reason}"
+            except SparkWalError as error:
+                return name, f"{_CANNOT_TELL}it is unreadable ({type(error).__name__})"
 
         before = self.objects
         hits = []
-        entries = [entry for entry in all_entries(store, prefix) if not entry.key.endswith("/")]
-        for name, outcome, body in run_parallel(store, read, entries):
+        names = objects.names()
+        for name, outcome in run_parallel(store, read, names):
             self.objects += 1
-            self.done(self.objects, before + len(entries))
-            if files is not None and body:
-                files.see(name, body)
+            self.done(self.objects, before + len(names))
             if outcome:
                 hits.append((name, outcome))
         for name, outcome in hits:
-            self.note(f"{store.url}/{prefix}{name}", outcome, until(name))
-        for upload in _unfinished(store, prefix):
-            self.note(
-                f"{store.url}/{upload}",
-                "cannot tell: it is an upload that did not end",
-                "sparkwal collect --delete, or the bucket's rule for such uploads",
-            )
+            self.note(objects.url(name), outcome, objects.until(name))
+        for url, reason, until in objects.unread():
+            self.note(url, f"{_CANNOT_TELL}{reason}", until)
         return self.objects - before
 
 
@@ -132,11 +117,28 @@ def find(log: LogStore, options: StoreOptions, search: Search) -> None:
     """
     root = log.root
     prefix = f"{root.prefix}/" if root.prefix else ""
-    search.in_folder(root.store, prefix, _until_of_log)
+    search.over(Folder(root.store, prefix, _until_of_log), root.store)
     record = newest_record(root)
     for table in record.tables if record else ():
         for beside in (table, f"{table}_tombstones", f"{table}_refused"):
-            _in_table(beside, options, search, is_named=beside == table)
+            _in_table(beside, options, search, root.store, is_named=beside == table)
+
+
+def _in_table(
+    url: str, options: StoreOptions, search: Search, store: Store, *, is_named: bool
+) -> None:
+    try:
+        count = search.over(table_objects(url, options), store)
+    except OptionError as error:
+        if is_named:
+            # The URL may hold a secret.
+            search.note("the table", f"{_CANNOT_TELL}{error}", _OF_TABLE)
+        return
+    except TableReadError as error:
+        search.note(url, f"{_CANNOT_TELL}{error}", _OF_TABLE)
+        return
+    if is_named and not count:
+        search.note(url, f"{_CANNOT_TELL}the table has no files here", _OF_TABLE)
 
 
 def _until_of_log(name: str) -> str:
@@ -144,33 +146,3 @@ def _until_of_log(name: str) -> str:
     if parts[0] == "sequencers":
         parts = parts[2:]
     return _OF_LOG.get(parts[0] if parts else "", "the end of the log")
-
-
-def _in_table(url: str, options: StoreOptions, search: Search, *, is_named: bool) -> None:
-    """Read every object of a table's folder: also files of old versions, and orphans."""
-    try:
-        check_place(url, options)
-        if not options.reaches(url):
-            raise OptionError("it is on a store of another kind than the log")
-        store, folder = open_store(url, options.s3, options.retry)
-    except OptionError as error:
-        if is_named:
-            # The URL may hold a secret.
-            search.note("the table", f"cannot tell: {error}", OF_ROW)
-        return
-    files = table_files()
-    count = search.in_folder(store, f"{folder}/" if folder else "", files.until, files)
-    if is_named and not count:
-        search.note(url, "cannot tell: the table has no files here", OF_ROW)
-    for elsewhere in sorted(files.elsewhere):
-        search.note(elsewhere, "cannot tell: a file of the table that lies elsewhere", OF_ROW)
-
-
-def _unfinished(store: Store, prefix: str) -> Iterator[str]:
-    after = ""
-    while True:
-        page = store.unfinished(prefix, after)
-        yield from (upload.key for upload in page.uploads)
-        after = page.after
-        if not after:
-            return

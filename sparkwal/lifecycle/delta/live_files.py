@@ -1,54 +1,89 @@
-"""Which files the newest version of a Delta table has, from all files of its transaction log."""
+"""The objects of a Delta table: which of them its newest version has."""
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from sparkwal.lifecycle.table import OF_ROW
+from sparkwal.lifecycle.folder import Folder
 
+# What ends a file with a row.
+_OF_ROW = "DELETE of its row, then VACUUM"
 _FILES, _LOG = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
 _DEFAULTS = {_FILES: "7 days", _LOG: "30 days"}
 _DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OSError, pa.ArrowException)
 
 
-class DeltaTableFiles:
-    """The files of one table, as `sparkwal.lifecycle.table.TableFiles`."""
+class DeltaObjects:
+    """The objects of one table, as `sparkwal.lifecycle.table.SearchedObjects`.
 
-    def __init__(self) -> None:
-        self.elsewhere: set[str] = set()
-        self._live: set[str] = set()
-        self._retention = dict(_DEFAULTS)
+    Args:
+        folder: the table's folder.
+    """
 
-    def is_history(self, name: str) -> bool:
-        """Whether a file is one of the transaction log."""
-        return name.startswith("_delta_log/")
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        # What each file of the transaction log adds and removes, and the settings that it makes.
+        self._history: dict[str, tuple[list[tuple[str, bool]], dict[str, str]]] = {}
+        self._seen: tuple[set[str], set[str], dict[str, str]] | None = None
 
-    def see(self, name: str, body: bytes) -> None:
-        """Take a file of the transaction log. They come in the order of versions."""
-        try:
-            actions = [*_actions(name, body)]
-            self._retention |= _settings(name, body)
-        except _DAMAGED:
-            # Then nobody can tell what it holds, and that is reported.
-            return
-        for path, is_added in actions:
-            if re.match(r"\w+:|/", path):
-                self.elsewhere.add(path)
-            elif is_added:
-                self._live.add(path)
-            else:
-                self._live.discard(path)
+    def names(self) -> Sequence[str]:
+        """List the folder. See `SearchedObjects.names`."""
+        return self._folder.names()
+
+    def url(self, name: str) -> str:
+        """The URL of an object."""
+        return self._folder.url(name)
+
+    def read(self, name: str) -> bytes:
+        """Read an object. See `SearchedObjects.read`."""
+        body = self._folder.read(name)
+        if _is_history(name):
+            # Of a damaged file nobody can tell what it holds, and that is reported.
+            with suppress(*_DAMAGED):
+                self._history[name] = [*_actions(name, body)], _settings(name, body)
+        return body
 
     def until(self, name: str) -> str:
-        """What ends a file of the table's folder."""
-        if self.is_history(name):
-            after = f"{_LOG} ({self._retention[_LOG]}) after it was written"
+        """What ends an object. See `SearchedObjects.until`."""
+        live, _, retention = self._newest()
+        if _is_history(name):
+            after = f"{_LOG} ({retention[_LOG]}) after it was written"
             return f"the clean-up with a checkpoint of the table, {after}"
-        old = f"VACUUM, after {_FILES} ({self._retention[_FILES]})"
-        return OF_ROW if name in self._live else old
+        return _OF_ROW if name in live else f"VACUUM, after {_FILES} ({retention[_FILES]})"
+
+    def unread(self) -> Iterator[tuple[str, str, str]]:
+        """Find uploads, and files of the table that lie outside of its folder."""
+        yield from self._folder.unread()
+        _, elsewhere, _ = self._newest()
+        for path in sorted(elsewhere):
+            yield path, "it is a file of the table that lies elsewhere", _OF_ROW
+
+    def _newest(self) -> tuple[set[str], set[str], dict[str, str]]:
+        """The files in the newest version, those elsewhere, and the times of retention."""
+        if self._seen is None:
+            live, elsewhere, retention = set[str](), set[str](), dict(_DEFAULTS)
+            # In the order of their names, which is that of versions.
+            for name in sorted(self._history):
+                actions, settings = self._history[name]
+                retention |= settings
+                for path, is_added in actions:
+                    if re.match(r"\w+:|/", path):
+                        elsewhere.add(path)
+                    elif is_added:
+                        live.add(path)
+                    else:
+                        live.discard(path)
+            self._seen = live, elsewhere, retention
+        return self._seen
+
+
+def _is_history(name: str) -> bool:
+    """Whether a file is one of the transaction log."""
+    return name.startswith("_delta_log/")
 
 
 def _actions(name: str, body: bytes) -> Iterator[tuple[str, bool]]:
