@@ -41,6 +41,8 @@ MOVED = {
 COPIED = (
     "conf/*",
     "conf/iam/*.json",
+    "conf/azure/*",
+    "conf/google/*",
     "notebooks/*.svg",
     "sparkwal/docs/*.svg",
 )

@@ -25,6 +25,7 @@ from sparkwal.options.reading import SourceOptions
 from sparkwal.options.store import StoreOptions
 from sparkwal.options.writing import AppenderOptions, SinkOptions, WriterOptions
 from sparkwal.reading.verification import VerifyOptions
+from tests.docs import cloud_roles
 from tests.docs.support import Support, parent
 from tests.docs.support import results as support_of_sparks
 from tests.lifecycle.partial_cases import CASES, LATE
@@ -310,6 +311,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("deploying.md", "### Tested"): lambda: results_of_sparks(support_of_sparks()),
     ("events.md", "# Events"): events,
     ("security.md", "## Policies"): policies,
+    ("security.md", "## Roles on Azure and Google"): cloud_roles.table,
     ("lifecycle.md", "### Records that lack columns"): merges,
     ("metrics.md", "## All metrics"): metrics,
     ("sql.md", "## Values that not all readers hold"): values,

@@ -92,8 +92,8 @@ def short_blocks() -> Iterator[None]:
         yield
 
 
-def write_rows(place: Place) -> None:
-    """A stream of Spark, inlined and as objects; a batch; appenders that take over."""
+def write_streams(place: Place) -> None:
+    """A stream of Spark, inlined and as objects; a batch."""
     rows = numbers(place.spark, 3, 2).selectExpr("value as v")
     folder = sparkwal.checkpoint(place.path, "rows", folder=place.folder / "c", **place.options)
     append(rows, place.path, Path(folder), **place.options)
@@ -102,6 +102,11 @@ def write_rows(place: Place) -> None:
     one = place.spark.range(1).selectExpr("id as v")
     for _ in range(2):
         write(one, place.path, txnAppId="nightly", txnVersion=1, **place.options)
+    write_rows(place)
+
+
+def write_rows(place: Place) -> None:
+    """Streams without Spark; appenders that take over; a request to hand the log over."""
     # A large object in parts, and another attempt of its task, which gives its own up.
     query = place.query("large", multipart_threshold=5 * 2**20, codec=None)
     plan = query.plan()
@@ -143,10 +148,15 @@ def read_rows(place: Place) -> None:
     list(log.replay())
     later = sparkwal.Log(place.path, startingTimestamp=1000, failOnDataLoss=False, **place.options)
     assert len(log.to_pandas()) == len(later.to_pandas())
-    frame = place.spark.read.format("weaselwal").options(**place.options).load(place.path)
-    assert frame.count() == len(log.to_pandas())
     turns(place)
     look(place)
+
+
+def read_frames(place: Place) -> None:
+    """The same, and a batch of Spark."""
+    frame = place.spark.read.format("weaselwal").options(**place.options).load(place.path)
+    assert frame.count() == len(sparkwal.Log(place.path, **place.options).to_pandas())
+    read_rows(place)
 
 
 def turns(place: Place, **options: Any) -> None:
@@ -166,10 +176,15 @@ def turns(place: Place, **options: Any) -> None:
 def read_all(place: Place) -> None:
     """All logs under a path."""
     names = sparkwal.list_sequencers(place.path, **place.options)
-    assert names == ["backfill", "default"] or sorted(names) == ["backfill", "default"]
+    assert sorted(names) == ["backfill", "default"]
+    turns(place, sequencers="*")
+
+
+def read_frames_of_all(place: Place) -> None:
+    """The same, and a batch of Spark."""
     frame = place.spark.read.format("weaselwal").options(**place.options)
     assert frame.option("sequencers", "*").load(place.path).count() > 0
-    turns(place, sequencers="*")
+    read_all(place)
 
 
 def consume(place: Place) -> None:
@@ -220,7 +235,8 @@ def collect(place: Place) -> None:
                 uploads += found.uploads
                 erased += found.erased
             time.sleep(0.1)
-    assert uploads == 1
+    # Azure and Google keep no parts of uploads.
+    assert uploads == place.path.startswith("s3://")
     assert erased > 0
 
 
@@ -257,9 +273,9 @@ def operate(place: Place) -> None:
 
 
 ROLES: dict[str, Callable[[Place], None]] = {
-    "writer": write_rows,
-    "reader": read_rows,
-    "reader-of-all": read_all,
+    "writer": write_streams,
+    "reader": read_frames,
+    "reader-of-all": read_frames_of_all,
     "consumer": consume,
     "consumer-of-all": consume_all,
     "lease": read_with_a_lease,
@@ -267,6 +283,10 @@ ROLES: dict[str, Callable[[Place], None]] = {
     "collector": collect,
     "operator": operate,
 }
+
+
+# The same without a session of Spark.
+WITHOUT_SPARK = {**ROLES, "writer": write_rows, "reader": read_rows, "reader-of-all": read_all}
 
 
 def furnish(place: Place) -> None:
