@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Literal
 from urllib.parse import quote, unquote
 from xml.etree import ElementTree
 
@@ -90,6 +91,10 @@ class AzureStore:
         # Whether the server begins a LIST at a name: None until a page showed it.
         self._begins_at: bool | None = None
 
+    def credentials(self) -> str:
+        """Where the credentials come from. See `Account.credentials`."""
+        return self._account.credentials()
+
     def _send(
         self,
         method: str,
@@ -97,8 +102,10 @@ class AzureStore:
         query: Mapping[str, str] = {},
         headers: Mapping[str, str] = {},
         body: bytes = b"",
+        *,
+        of_account: bool = False,
     ) -> Reply:
-        """Send one request.
+        """Send one request to the container, an object of it or the account.
 
         Returns:
             The reply, if its status is below 300.
@@ -108,7 +115,7 @@ class AzureStore:
             NotFound: there is no such object.
             BeyondEnd: the range begins after the object's end.
         """
-        url = f"{self._account.blobs}/{self.container}"
+        url = f"{self._account.blobs}/{'' if of_account else self.container}"
         if key:
             url += f"/{quote(key, safe='/~')}"
         if body:
@@ -313,7 +320,26 @@ class AzureStore:
         return rest.delete_each(self._delete, keys, etags)
 
     def age_ms(self, key: str) -> int:
-        return self._send("HEAD", key).age_ms()
+        return self.head(key).age_ms()
+
+    def head(self, key: str) -> Reply:
+        """The properties of an object.
+
+        Raises:
+            NotFound: no object has this key.
+        """
+        return self._send("HEAD", key)
+
+    def properties(self, of: Literal["account", "service", "container"]) -> Reply:
+        """The properties of the container, of its account, or of the account's blobs."""
+        if of == "container":
+            return self._send("HEAD", "", {"restype": of})
+        return self._send("GET", "", {"restype": of, "comp": "properties"}, of_account=True)
+
+    def listed_at(self, prefix: str) -> str:
+        """The Date of the reply to a LIST."""
+        query = {"restype": "container", "comp": "list", "prefix": prefix, "maxresults": "1"}
+        return self._send("GET", "", query).header("Date")
 
     def upload(self, key: str) -> rest.WholeUpload:
         """Begin an upload that sends one PUT.

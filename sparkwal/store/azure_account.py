@@ -8,6 +8,7 @@ import hmac
 import os
 import re
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from email.utils import formatdate
 from urllib.parse import parse_qsl, urlsplit
 
@@ -54,6 +55,7 @@ class Account:
         url: the root of a container as a name, with {} for the container.
         key: the account's key, if one was given.
         sas: the parameters of a shared access signature, if one was given.
+        source: where the key or the signature was found.
     """
 
     name: str
@@ -61,6 +63,24 @@ class Account:
     url: str
     key: bytes | None = field(default=None, repr=False)
     sas: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    source: str = ""
+
+    def credentials(self) -> str:
+        """Where the credentials come from, and the end of a signature. It shows no secret.
+
+        Raises:
+            OptionError: none were found, or the signature has ended.
+            Transient: the service of tokens did not answer.
+        """
+        if self.key is not None:
+            return self.source
+        if not self.sas:
+            self.sign(Request("GET", self.blobs, {}, {}))
+            return _identity()
+        ends = dict(self.sas).get("se", "")
+        if _is_past(ends):
+            raise OptionError(f"the signature in {self.source} ended at {ends}: make another")
+        return f"{self.source}, until {ends}" if ends else self.source
 
     def sign(self, request: Request) -> Request:
         """Add the credentials to a request.
@@ -134,7 +154,8 @@ def account_of(authority: str, config: S3Config) -> tuple[Account, str]:
                 "accessKeyId is another account than the path's: give the account's own name and "
                 "key, or neither"
             )
-        return replace(account, key=_decoded(config.secret_access_key)), container
+        key = _decoded(config.secret_access_key)
+        return replace(account, key=key, source="the option secretAccessKey"), container
     return (_with_environment(account, connection) if is_own else account), container
 
 
@@ -150,9 +171,12 @@ def _of_host(host: str) -> tuple[str, str]:
 
 def _with_environment(account: Account, connection: dict[str, str]) -> Account:
     """The account with the key or the signature of the environment, if it has one."""
+    in_connection = "AZURE_STORAGE_CONNECTION_STRING"
     if key := connection.get("AccountKey") or _first(*_KEYS):
-        return replace(account, key=_decoded(key))
+        source = in_connection if "AccountKey" in connection else _variable(*_KEYS)
+        return replace(account, key=_decoded(key), source=source)
     sas = connection.get("SharedAccessSignature") or _first(*_SAS)
+    source = in_connection if "SharedAccessSignature" in connection else _variable(*_SAS)
     # A "+" in it is no space.
     pairs = tuple(parse_qsl(sas.lstrip("?").replace("+", "%2B")))
     if sas and "sig" not in dict(pairs):
@@ -161,12 +185,36 @@ def _with_environment(account: Account, connection: dict[str, str]) -> Account:
             "not shown)"
         )
     conceal([value for name, value in pairs if name == "sig"])
-    return replace(account, sas=pairs)
+    return replace(account, sas=pairs, source=source if sas else "")
 
 
 def _first(*names: str) -> str:
     values = (os.environ.get(f"AZURE_STORAGE_{name}", "") for name in names)
     return next(filter(None, values), "")
+
+
+def _is_past(text: str) -> bool:
+    try:
+        end = datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return end.replace(tzinfo=end.tzinfo or UTC) < datetime.now(UTC)
+
+
+def _variable(*names: str) -> str:
+    """The name of the variable that `_first` reads."""
+    variables = (f"AZURE_STORAGE_{name}" for name in names)
+    return next((name for name in variables if os.environ.get(name)), "")
+
+
+def _identity() -> str:
+    """What azure-identity finds first with these variables."""
+    names = ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_CLIENT_SECRET")
+    if all(map(os.environ.get, names)):
+        return "the service principal of AZURE_CLIENT_ID"
+    if os.environ.get("AZURE_FEDERATED_TOKEN_FILE"):
+        return "the workload identity of AZURE_FEDERATED_TOKEN_FILE"
+    return "a managed identity or az login"
 
 
 def _connection_string() -> dict[str, str]:

@@ -41,6 +41,7 @@ _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _NO_OBJECT = b"No such object"
 _ROLE = "give the role Storage Object User (a reader: Storage Object Viewer) at the bucket"
+_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _ABSENT = "create the bucket, or correct the path"
 
 
@@ -74,6 +75,24 @@ class GoogleStore:
         self.concurrency = config.max_pool_connections
         self.retries = 0
 
+    def credentials(self) -> str:
+        """Where the credentials come from. It shows no secret.
+
+        Raises:
+            OptionError: none were found.
+            Transient: the service of tokens did not answer.
+        """
+        self._sign(Request("GET", self._base, {}, {}))
+        if self._base.startswith("http:"):
+            return "none: a server of tests takes none"
+        # In this order google-auth looks for them.
+        if os.environ.get(_FILE):
+            return f"the file that {_FILE} names"
+        folder = os.environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")
+        if os.path.exists(os.path.join(folder, "application_default_credentials.json")):
+            return "gcloud auth application-default login"
+        return "the account of the machine"
+
     def _sign(self, request: Request) -> Request:
         # A server of tests on this machine takes no credentials.
         if self._base.startswith("http:"):
@@ -87,12 +106,14 @@ class GoogleStore:
         self,
         method: str,
         path: str,
-        key: str = "",
+        key: str | None = "",
         query: Mapping[str, str] = {},
         headers: Mapping[str, str] = {},
         body: bytes = b"",
     ) -> Reply:
         """Send one request to `{path}/b/{bucket}/o`, and perhaps to an object below it.
+
+        The key None stands for the bucket itself.
 
         Returns:
             The reply, if its status is below 300.
@@ -102,8 +123,10 @@ class GoogleStore:
             NotFound: there is no such object.
             BeyondEnd: the range begins after the object's end.
         """
-        url = f"{self._base}{path}/b/{self.bucket}/o"
-        name = query.get("name", key)
+        url = f"{self._base}{path}/b/{self.bucket}{'' if key is None else '/o'}"
+        # Other writes need no object, so none of theirs is missing.
+        replaces = query.get("ifGenerationMatch", "0") != "0"
+        name = query.get("name", "") if replaces and not key else key or ""
         if key:
             url += f"/{quote(key, safe='')}"
         reply = rest.send(Request(method, url, query, headers, body), self.config, self._sign)
@@ -127,7 +150,8 @@ class GoogleStore:
             if "bucket" in detail.lower() and "object" not in detail.lower():
                 return Refusal(f"{self.url} refused the request ({message}); {_ABSENT}")
             if reason == "notFound" or _NO_OBJECT in reply.body:
-                return NotFound(key)
+                absent = Refusal(f"{self.url} refused the request ({message}); {_ABSENT}")
+                return NotFound(key) if key else absent
             return Unanswered(f"a 404 that does not name the object; {unexpected}")
         # A 429 may answer a write that took effect, as a lost reply does.
         if reply.status in rest.TEMPORARY or reply.status == 409:
@@ -259,6 +283,15 @@ class GoogleStore:
         # The Date has whole seconds.
         now = parsedate_to_datetime(reply.header("Date"))
         return max(0, int((now - updated.astimezone(UTC)).total_seconds() * 1000))
+
+    def settings(self) -> dict[str, Any]:
+        """The bucket's own metadata."""
+        return _json(self._send("GET", "/storage/v1", None).body)
+
+    def listed_at(self, prefix: str) -> str:
+        """The Date of the reply to a LIST."""
+        query = {"prefix": prefix, "maxResults": "1"}
+        return self._send("GET", "/storage/v1", "", query).header("Date")
 
     def upload(self, key: str) -> rest.WholeUpload:
         """Begin an upload that sends one PUT: Google's parts know no condition."""

@@ -26,6 +26,12 @@ PERMISSIONS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     # Google takes an overwrite for a delete too.
     "changer": (["write", "delete"], ["create", "delete"]),
 }
+_SERVICE = "Microsoft.Storage/storageAccounts/blobServices"
+# What `sparkwal doctor` needs to show the settings of a container or bucket.
+INSPECTOR = (
+    [f"{_SERVICE}/read", f"{_SERVICE}/containers/read"],
+    ["storage.buckets.get"],
+)
 # The role of an assignment.
 ROLE_OF = {"creates": "creator", "changes": "changer"}
 # The policies of conf/iam/ whose holders write, and so need more than the role `reader`.
@@ -88,6 +94,23 @@ def files() -> dict[str, str]:
                 "includedPermissions": [f"storage.objects.{name}" for name in google],
             }
         )
+    made["azure/inspector.json"] = _json(
+        {
+            "Name": "sparkwal inspector",
+            "IsCustom": True,
+            "Description": "read the settings of a log's container",
+            "Actions": INSPECTOR[0],
+            "DataActions": [],
+            "AssignableScopes": ["/subscriptions/SUBSCRIPTION"],
+        }
+    )
+    made["google/inspector.json"] = _json(
+        {
+            "title": "sparkwal inspector",
+            "stage": "GA",
+            "includedPermissions": INSPECTOR[1],
+        }
+    )
     made["azure/reads.condition"] = "AND\n".join(
         (
             _azure(f"{_READ} AND NOT SubOperationMatches{{'Blob.List'}}", _PATH, ["PREFIX/*"]),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from sparkwal.testing.proxy import Sent
-from tests.docs.cloud_roles import BLOBS, CONF, ROLE_OF
+from tests.docs.cloud_roles import BLOBS, CONF, INSPECTOR, ROLE_OF
 
 
 class Call(NamedTuple):
@@ -23,6 +23,7 @@ class Call(NamedTuple):
 
 
 _AZURE = {"GET": "read", "HEAD": "read", "PUT": "write", "DELETE": "delete"}
+_SETTINGS = dict(zip(("service", "container"), INSPECTOR[0], strict=True))
 _GOOGLE = {"GET": "get", "DELETE": "delete"}
 
 
@@ -35,6 +36,10 @@ class AzureCalls:
         _, _, key = unquote(url.path.lstrip("/")).partition("/")[2].partition("/")
         if query.get("comp") == ["list"]:
             yield Call(f"{BLOBS}/read", query.get("prefix", [""])[0], is_list=True)
+        elif asked := query.get("restype"):
+            # The kind of the account is no setting of the container: doctor goes without it.
+            if asked != ["account"]:
+                yield Call(_SETTINGS[asked[0]], "")
         else:
             yield Call(f"{BLOBS}/{_AZURE[sent.method]}", key)
 
@@ -60,6 +65,8 @@ class GoogleCalls:
                 yield Call("storage.objects.delete", key)
             if status < 300:
                 self.there.add(key)
+        elif not url.path.partition("/b/")[2].partition("/")[1]:
+            yield Call("storage.buckets.get", "")
         elif key:
             yield Call(f"storage.objects.{_GOOGLE[sent.method]}", key)
             if sent.method == "DELETE":

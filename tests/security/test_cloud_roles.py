@@ -13,7 +13,7 @@ import pytest
 
 from sparkwal.store.base import all_entries
 from sparkwal.testing.proxy import S3Proxy, Sent
-from tests.docs.cloud_roles import BLOBS, CONF, assignments, files
+from tests.docs.cloud_roles import BLOBS, CONF, INSPECTOR, assignments, files
 from tests.security.clouds import Assignment, AzureCalls, Call, GoogleCalls, assigned
 from tests.security.roles import CONSUMER, WITHOUT_SPARK, Place, furnish
 from tests.store import azurite, fake_gcs
@@ -50,7 +50,9 @@ def worked(role: str, path: str, root: dict[str, str], there: Any, folder: Path)
 def granted(cloud: str, role: str, bucket: str) -> list[Assignment]:
     places = {"BUCKET": bucket, "PREFIX": PREFIX, "NAME": CONSUMER}
     own = [f"{name}-{kind}" for name, kind, _ in assignments() if name == role]
-    return [assigned(cloud, name, places) for name in ("reads", *own)]
+    settings = INSPECTOR[cloud == "google"] if role == "operator" else ()
+    inspects = Assignment(settings, lambda _, call: not call.key, "")
+    return [*(assigned(cloud, name, places) for name in ("reads", *own)), inspects]
 
 
 def unused(role: str, seen: list[Call]) -> list[str]:

@@ -163,6 +163,18 @@ def test_a_refusal_is_no_taken_key(
     assert not isinstance(refused.value, KeyTaken)
 
 
+def test_a_404_to_a_request_that_needs_no_object_is_no_missing_object(store: GoogleStore) -> None:
+    absent = GoogleStore("absent-bucket", store.config)
+    requests: list[Callable[[], object]] = [
+        lambda: absent.list("a"),
+        lambda: absent.put("a", b""),
+        lambda: absent.put_if_absent("a", b""),
+    ]
+    for request in requests:
+        with pytest.raises(Refusal, match="create the bucket"):
+            request()
+
+
 def test_a_404_counts_only_if_it_names_the_object(server: Server) -> None:
     server.answers(404, "No such object: logs/k")
     with pytest.raises(NotFound):

@@ -11,9 +11,10 @@ from operator import methodcaller
 from typing import Any
 
 from sparkwal.errors import OptionError, SparkWalError, StoreUnavailableError
+from sparkwal.store.azure import AzureStore
 from sparkwal.store.base import NotFound, Transient
 from sparkwal.store.config import RetryPolicy
-from sparkwal.store.conformance import objects, races
+from sparkwal.store.conformance import clouds, objects, races
 from sparkwal.store.conformance.suite import (
     Check,
     Observation,
@@ -22,49 +23,67 @@ from sparkwal.store.conformance.suite import (
     content,
     must,
 )
+from sparkwal.store.google import GoogleStore
 from sparkwal.store.retry import RetryingStore
+from sparkwal.store.s3 import S3Store
 from sparkwal.store.s3_errors import Denied
 
 # AWS documents 15 minutes for S3, and 5 for most of its other services.
 _SKEW_SECONDS = 5 * 60
+_BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
+# For each kind of store: its permissions to put, get, give up an upload, and delete.
+_ACTIONS: dict[type, tuple[str, str, str, str]] = {
+    S3Store: ("s3:PutObject", "s3:GetObject", "s3:AbortMultipartUpload", "s3:DeleteObject"),
+    AzureStore: (f"{_BLOBS}/write", f"{_BLOBS}/read", f"{_BLOBS}/write", f"{_BLOBS}/delete"),
+    GoogleStore: (
+        "storage.objects.create",
+        "storage.objects.get",
+        "storage.objects.create",
+        "storage.objects.delete",
+    ),
+}
 
 
 def credentials(tested: StoreUnderTest) -> Observation:
-    provider = tested.s3[0].credentials()
+    try:
+        provider = tested.remote[0].credentials()
+    except OptionError as error:
+        raise Wrong(str(error)) from None
     must(provider, "none were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile")
     return f"provider {provider!r}"
 
 
 def bucket(tested: StoreUnderTest) -> Observation:
     """The bucket exists, its endpoints answer, and the credentials may list it."""
-    for store in tested.s3:
+    for store in tested.remote:
         # Writers and readers list the records: a policy may allow no LIST of all objects.
         records = f"{tested.prefix}/batches/".lstrip("/")
         RetryingStore(store, RetryPolicy(), fail_fast=True).list(records, 1)
-    return f"{store.bucket} is there"
+    return f"{store.bucket if isinstance(store, S3Store) else store.url} is there"
 
 
 def permissions(tested: StoreUnderTest) -> Observation:
     """The credentials allow each action that a writer needs, with one small object."""
-    store, key = tested.s3[0], tested.key("doctor")
-    denied, unclear = {}, ""
+    store, key = tested.remote[0], tested.key("doctor")
+    put, get, abort, delete = _ACTIONS[type(store)]
+    denied, unclear = dict[str, None](), ""
     for action, act in (
-        ("s3:PutObject", partial(store.put, key, b"doctor")),
-        ("s3:GetObject", partial(store.get, key)),
-        ("s3:PutObject", partial(tested.upload, store, key)),
-        ("s3:AbortMultipartUpload", lambda: [*map(methodcaller("abort"), tested.uploads)]),
-        ("s3:DeleteObject", partial(store.delete, key)),
+        (put, partial(store.put, key, b"doctor")),
+        (get, partial(store.get, key)),
+        # Azure and Google have no uploads in parts here: these two send no request.
+        (put, partial(tested.upload, store, key)),
+        (abort, lambda: [*map(methodcaller("abort"), tested.uploads)]),
+        (delete, partial(store.delete, key)),
     ):
         try:
             act()
         except Denied:
-            denied[action] = f"/{tested.prefix}*"
+            denied[action] = None
         except (SparkWalError, Transient, NotFound) as error:
             unclear += f"; {action}: {error}"
-    allow = ", ".join(
-        f"{action} on arn:aws:s3:::{store.bucket}{path}" for action, path in denied.items()
-    )
-    if denied.keys() >= {"s3:PutObject", "s3:DeleteObject"}:
+    root = f"arn:aws:s3:::{store.bucket}" if isinstance(store, S3Store) else store.url
+    allow = ", ".join(f"{action} on {root}/{tested.prefix}*" for action in denied)
+    if denied.keys() >= {put, delete}:
         raise OptionError(f"enough for a reader; a writer needs {allow}")
     must(not denied, f"missing; allow {allow}")
     return f"no action that a writer needs is denied{unclear}"
@@ -72,15 +91,21 @@ def permissions(tested: StoreUnderTest) -> Observation:
 
 def clock(tested: StoreUnderTest) -> Observation:
     """The store's Date agrees with this machine's clock."""
-    for store in tested.s3:
-        with store.request("", finds=False) as client:
-            reply = client.list_objects_v2(**store.at, Prefix=tested.folder, MaxKeys=1)
-        headers = reply["ResponseMetadata"]["HTTPHeaders"]
-        must("date" in headers, f"{store.url} answers without Date")
-        ahead = parsedate_to_datetime(headers["date"]).replace(tzinfo=UTC).timestamp() - time.time()
+    server = ""
+    for store in tested.remote:
+        if isinstance(store, S3Store):
+            with store.request("", finds=False) as client:
+                reply = client.list_objects_v2(**store.at, Prefix=tested.folder, MaxKeys=1)
+            headers = reply["ResponseMetadata"]["HTTPHeaders"]
+            must("date" in headers, f"{store.url} answers without Date")
+            date = headers["date"]
+            server = f" (server: {headers.get('server', 'does not say')})"
+        else:
+            date = store.listed_at(tested.folder)
+        ahead = parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp() - time.time()
         difference = f"the store's clock is {ahead:+.0f} s from this machine's"
         must(abs(ahead) <= _SKEW_SECONDS, difference)
-    return f"{difference} (server: {headers.get('server', 'does not say')})"
+    return difference + server
 
 
 def checksums(tested: StoreUnderTest) -> Observation:
@@ -96,8 +121,8 @@ def checksums(tested: StoreUnderTest) -> Observation:
 
 
 def replies(tested: StoreUnderTest) -> Observation:
-    """Each reply has the form of S3's, which distinguishes it from the page of a proxy."""
-    store = tested.s3[0]
+    """Each reply has the store's own form, which distinguishes it from the page of a proxy."""
+    store = tested.remote[0]
     key = tested.key("reply")
     parts = tested.key("parts")
     absent = tested.key("absent")
@@ -122,7 +147,8 @@ def replies(tested: StoreUnderTest) -> Observation:
             tested.store.attempt(name, key, act)
         except StoreUnavailableError as error:
             raise Wrong(f"{name}: {error}") from None
-    return "each of PUT, GET, LIST, DELETE and uploads has S3's own reply"
+    own = "S3's" if tested.s3 else "the cloud's"
+    return f"each of PUT, GET, LIST, DELETE and uploads has {own} own reply"
 
 
 def lifecycle_rules(tested: StoreUnderTest) -> Observation:
@@ -187,6 +213,7 @@ _BROKEN_OFF = "half a record may take a position: a writer stops there, and the 
 _KEEPS_ROWS = "rows stay in the last 1,000 records below the floor"
 _NOT_FOUND = "the newest record is not found"
 _limit = partial(Check, fatal=False)
+_REMOTE: Any = {"s3": True, "cloud": True}
 QUICK = (
     Check("put-if-absent", objects.first_put_wins, _OVERWRITE),
     Check("put-if-absent, raced", races.put_if_absent, _OVERWRITE),
@@ -196,7 +223,7 @@ QUICK = (
 CHECKS = (
     *QUICK,
     Check("endpoints", races.endpoints, "writers at different endpoints have two logs, not one"),
-    Check("replies", replies, "a proxy's answer is taken for S3's own reply", s3=True),
+    Check("replies", replies, "a proxy's answer is taken for the store's", **_REMOTE),
     _limit("a put that breaks off", races.broken_off, _BROKEN_OFF, s3=True),
     Check("multipart, raced", races.multipart, "writers of large records overwrite each other"),
     Check("put-if-absent and a delete", races.against_delete, "two writers could own one position"),
@@ -208,7 +235,7 @@ CHECKS = (
     Check("deletes", objects.deletes, "collected objects stay, and cost money"),
     Check("ranges", objects.ranges, "readers get other bytes than they asked for"),
     Check("age", objects.age, "collection could delete what a writer still needs"),
-    _limit("clock", clock, "15 minutes, or less, and requests are refused: set it", s3=True),
+    _limit("clock", clock, "15 minutes, or less, and requests are refused: set it", **_REMOTE),
     _limit("checksums", checksums, "damage in transit is stored, and found by a read", s3=True),
     _limit("key characters", objects.key_characters, "keep to letters, digits, - and _ in names"),
     Check("big object", objects.big_object, "large records change between write and read"),
@@ -216,13 +243,18 @@ CHECKS = (
 )
 # For `doctor`: a stream's store.
 MACHINE = (
-    Check("credentials", credentials, s3=True, ends=True),
-    Check("bucket", bucket, s3=True, ends=True),
-    _limit("permission", permissions, s3=True, ends=True),
+    Check("credentials", credentials, ends=True, **_REMOTE),
+    Check("bucket", bucket, ends=True, **_REMOTE),
+    _limit("permission", permissions, ends=True, **_REMOTE),
     *QUICK,
     *(check for check in CHECKS if check.name in ("endpoints", "clock", "file system")),
     _limit("lifecycle rules", lifecycle_rules, s3=True),
     _limit("versioning", versioning, s3=True),
     _limit("Object Lock", object_lock, s3=True),
     _limit("encryption", encryption, s3=True),
+    _limit("lifecycle rules", clouds.lifecycle_rules, cloud=True),
+    _limit("versioning", clouds.versioning, cloud=True),
+    _limit("soft delete", clouds.soft_delete, cloud=True),
+    _limit("immutability", clouds.immutability, cloud=True),
+    _limit("namespace", clouds.namespace, cloud=True),
 )

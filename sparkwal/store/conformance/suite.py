@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from sparkwal.errors import OptionError, SparkWalError
+from sparkwal.store.azure import AzureStore
 from sparkwal.store.base import NotFound, Store, Transient, Upload
 from sparkwal.store.config import RetryPolicy
+from sparkwal.store.google import GoogleStore
 from sparkwal.store.parallel import run_parallel
 from sparkwal.store.retry import RetryingStore
 from sparkwal.store.s3 import S3Store
@@ -92,6 +94,9 @@ class StoreUnderTest(AbstractContextManager["StoreUnderTest"]):
         # The first endpoint, with retries.
         self.store = self.retrying[0]
         self.s3 = [store for store in self.stores if isinstance(store, S3Store)]
+        self.clouds = [x for x in self.stores if isinstance(x, (AzureStore, GoogleStore))]
+        # Those that a server answers for.
+        self.remote = [*self.s3, *self.clouds]
         is_folder = self.store.url.startswith("file://")
         self.root = Path(self.store.url.removeprefix("file://")) if is_folder else None
 
@@ -143,6 +148,7 @@ class Check:
         means: the consequence for a log if the check fails.
         fatal: whether a store that fails can hold no log. Otherwise it can, within a limit.
         s3: whether the check applies only to stores with S3's protocol.
+        cloud: whether the check applies only to stores of Azure and Google; with `s3` to all three.
         ends: whether a failure ends the trial.
     """
 
@@ -151,7 +157,13 @@ class Check:
     means: str = ""
     fatal: bool = True
     s3: bool = False
+    cloud: bool = False
     ends: bool = False
+
+    def applies(self, tested: StoreUnderTest) -> bool:
+        """Whether the check is for the kind of the store."""
+        stores = [*(tested.s3 if self.s3 else ()), *(tested.clouds if self.cloud else ())]
+        return bool(stores) or not (self.s3 or self.cloud)
 
 
 @dataclass(frozen=True)
@@ -212,7 +224,7 @@ def prove(
     """
     with StoreUnderTest(tuple(stores), prefix, trial) as tested:
         for check in checks:
-            if check.s3 and not tested.s3:
+            if not check.applies(tested):
                 continue
             finding = _ask(tested, check, first=check is checks[0])
             if finding is not None:
