@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -15,8 +18,9 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from sparkwal.errors import TableReadError
-from sparkwal.lifecycle.from_table import TableTask
+from sparkwal.lifecycle.from_table import TableTask, task_rows_of_table
 from sparkwal.lifecycle.iceberg.reader import IcebergReader, task_in, text_of
+from sparkwal.lifecycle.table import VersionFiles
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.spark.interfaces import to_struct
@@ -110,6 +114,92 @@ def test_files_that_the_driver_planned_are_read_as_tasks(lake: IcebergLake) -> N
         for row in batch.to_pylist()
     ]
     assert sorted(rows_read) == [1, 2, 3, 4]
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What this process loads from the catalog."""
+    calls: list[str] = []
+    for name in ("__init__", "load_table"):
+        real = getattr(SqlCatalog, name)
+
+        def call(*args: Any, _name: str = name, _real: Any = real, **kwargs: Any) -> Any:
+            calls.append(_name)
+            return _real(*args, **kwargs)
+
+        monkeypatch.setattr(SqlCatalog, name, call)
+    return calls
+
+
+def read_tasks(lake: IcebergLake, listed: VersionFiles) -> list[int]:
+    """Read each file as a task, which knows nothing of the others."""
+    options = from_keywords(SourceOptions, lake.path, {})
+    columns = pa.schema([("id", pa.int64())])
+    return sorted(
+        number
+        for file in listed.files
+        for batch in task_rows_of_table(
+            TableTask(lake.target.table, listed.head, ("id",), file), columns, options
+        )
+        for number in batch["id"].to_pylist()
+    )
+
+
+def listed_now(lake: IcebergLake) -> VersionFiles:
+    table = IcebergReader(lake.target)
+    found = table.snapshot("log", None)
+    assert found is not None
+    return table.files_at(found.version)
+
+
+def test_a_process_loads_the_catalog_and_the_table_once(
+    lake: IcebergLake, loads: list[str]
+) -> None:
+    listed = listed_now(lake)
+    loads.clear()
+    assert read_tasks(lake, listed) == [1, 2, 3, 4] and len(listed.files) == 2
+    assert loads == ["__init__", "load_table"]
+    loads.clear()
+    assert read_tasks(lake, listed) == [1, 2, 3, 4] and loads == []
+
+
+def test_files_with_newer_columns_or_other_credentials_load_the_table_again(
+    lake: IcebergLake, loads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_tasks(lake, listed_now(lake))
+    with lake.iceberg().update_schema() as change:
+        change.add_column("more", StringType())
+    lake.iceberg().append(pa.Table.from_pylist([value(6)], lake.schema))
+    newer = listed_now(lake)
+    loads.clear()
+    assert read_tasks(lake, newer) == [1, 2, 3, 4, 6]
+    assert loads == ["__init__", "load_table"]
+    real, left = ArrowScan.to_record_batches, ["expired"]
+
+    def expires(scan: ArrowScan, tasks: Any) -> Any:
+        if left:
+            raise PermissionError(left.pop())
+        return real(scan, tasks)
+
+    monkeypatch.setattr(ArrowScan, "to_record_batches", expires)
+    loads.clear()
+    assert read_tasks(lake, newer) == [1, 2, 3, 4, 6]
+    assert loads == ["__init__", "load_table"]
+
+
+def test_a_table_that_was_made_again_has_no_file_of_the_former_one(lake: IcebergLake) -> None:
+    listed = listed_now(lake)
+    assert read_tasks(lake, listed) == [1, 2, 3, 4]
+    lake.catalog.drop_table(NAME)
+    lake.catalog.create_table(NAME, lake.schema)
+    with lake.iceberg().update_schema() as change:
+        change.add_column("more", StringType())
+    lake.iceberg().append(pa.Table.from_pylist([value(6)], lake.schema))
+    # The files of the former table are still there, and so is what this process has of it.
+    assert read_tasks(lake, listed) == [1, 2, 3, 4]
+    assert read_tasks(lake, listed_now(lake)) == [6]
+    with pytest.raises(TableReadError, match="recreated"):
+        read_tasks(lake, listed)
 
 
 def test_a_file_comes_back_with_its_partition_and_its_deletes(lake: IcebergLake) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.types import PrimitiveType
+
+# The tables whose files this process reads, by their URLs: an executor reads many files of one.
+_tables: dict[str, Table] = {}
+# A child has none of the parent's connections.
+os.register_at_fork(after_in_child=_tables.clear)
 
 
 class IcebergReader:
@@ -98,7 +104,7 @@ class IcebergReader:
         return VersionFiles(
             table_id=str(table.metadata.table_uuid),
             spark_schema=spark_schema(columns),
-            head=str(columns.schema_id),
+            head=f"{table.metadata.table_uuid}:{columns.schema_id}",
             files=tuple(sorted(files, key=attrgetter("name"))),
         )
 
@@ -106,17 +112,55 @@ class IcebergReader:
         self, head: str, file: TableFile, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Read the rows of one data file. See `ReadTable.rows_of`."""
-        table = _existing(self._place.load(), self._place)
+        table_id, _, schema_id = head.rpartition(":")
+
+        def read(table: Table) -> Iterator[pa.RecordBatch]:
+            columns_of = table.schemas()[int(schema_id)]
+            yield from rows_of(table, task_in(table, file.text), columns_of, columns)
+
         with self._place.errors():
-            task = task_in(table, file.text)
             try:
-                yield from rows_of(table, task, table.schemas()[int(head)], columns)
+                batches = read(_known(self._place, table_id))
+                try:
+                    first = next(batches, None)
+                except Exception:  # each store has its own classes of errors
+                    # The columns are newer, or the credentials that the catalog gave have expired.
+                    batches = read(_loaded(self._place, table_id))
+                    first = next(batches, None)
+                if first is not None:
+                    yield first
+                yield from batches
             except FileNotFoundError as error:
                 raise TableReadError(
                     f"a file of {self._place.url} that this read needs is gone: {error}. It was "
                     "deleted after its snapshot expired. Begin again, with a new checkpoint or "
                     "cursor, and keep snapshots for longer than the read of the table takes"
                 ) from None
+
+
+def _known(place: Place, table_id: str) -> Table:
+    """A table whose files this process reads, in any state of its metadata."""
+    table = _tables.get(place.url)
+    if table is None or str(table.metadata.table_uuid) != table_id:
+        return _loaded(place, table_id)
+    return table
+
+
+def _loaded(place: Place, table_id: str) -> Table:
+    """The same, in its newest state.
+
+    Raises:
+        TableReadError: it is another table.
+    """
+    table = _existing(place.load(), place)
+    found = str(table.metadata.table_uuid)
+    if found != table_id:
+        raise TableReadError(
+            f"{place.url} was dropped and recreated: it is table {found}, and this read began "
+            f"with {table_id}. Begin again, with a new checkpoint or cursor"
+        )
+    _tables[place.url] = table
+    return table
 
 
 def _existing(table: Table | None, place: Place) -> Table:
