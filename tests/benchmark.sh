@@ -4,5 +4,5 @@ set -euo pipefail
 # shellcheck source=jobs/support/venv.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../jobs/support/venv.sh"
 venv_ready test
-export PYTHONPATH="$ROOT/tests:$ROOT/jobs"
+export PYTHONPATH="$ROOT/tests:$ROOT/jobs:$ROOT"
 exec "$VENV_PYTHON" -P -m benchmarks "$@"

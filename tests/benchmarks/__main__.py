@@ -8,6 +8,7 @@ from benchmarks import (
     aging,
     appender,
     checks,
+    clouds,
     iceberg,
     journal,
     lake,
@@ -46,6 +47,7 @@ for _command in (
     questions.main,
     checks.main,
     iceberg.main,
+    clouds.main,
 ):
     main.add_command(_command)
 
