@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -36,6 +37,7 @@ _CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
 # The version of a LIST with startFrom. More servers have that of the other requests.
 _START_FROM = {"x-ms-version": "2026-02-06"}
 _LARGEST_PAGE = 5000
+_ABSENT = {"If-None-Match": "*"}
 # Between a key and a marker; no name of an object has it.
 _MARKER = "\0"
 _ROLE = "give the role Storage Blob Data Contributor (a reader: Reader) at the container"
@@ -52,7 +54,8 @@ _ADVICE = {
     "InvalidResourceName": "correct the container's name in the path",
     "KeyBasedAuthenticationNotPermitted": "the account allows no key: remove it, and use an "
     "identity",
-    "RequestBodyTooLarge": "an object has at most 5,000 MiB: use more, smaller partitions",
+    "RequestBodyTooLarge": "one request has at most 5,000 MiB: use more, smaller partitions",
+    "BlockCountExceedsLimit": "an object has at most 50,000 blocks: use more, smaller partitions",
     "BlobArchived": "the object was archived; rehydrate it, and keep logs out of archiving",
     "BlobImmutableDueToPolicy": "an immutability policy holds the object until its time ends",
 }
@@ -152,7 +155,9 @@ class AzureStore:
             TOKEN.forget()
         advice = _ADVICE.get(code, "correct the path, the endpoint or the credentials")
         refusal: type[OptionError] = OptionError
-        if reply.status == 403:
+        if code == "InvalidBlockList":
+            refusal = _BlocksGone
+        elif reply.status == 403:
             refusal = Denied
         elif reply.status in (401, 404) or reply.status < 400 or not code:
             refusal = Refusal
@@ -160,10 +165,24 @@ class AzureStore:
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         try:
-            self.put(key, body, {"If-None-Match": "*"})
+            self.put(key, body, _ABSENT)
         except KeyTaken:
-            return False
+            return self._past_blocks(key, body)
         return True
+
+    def _past_blocks(self, key: str, body: bytes) -> bool:
+        """Create an object at a key that was refused: perhaps it has only blocks of an upload.
+
+        The blocks of a killed writer stay for a week. With them Azurite refuses a PUT, though no
+        GET finds an object; a list of blocks it takes, and forgets the others.
+        """
+        try:
+            self.head(key)
+        except NotFound:
+            upload = self.upload(key)
+            upload.part(1, 0, body)
+            return upload.complete()
+        return False
 
     def put(self, key: str, body: bytes, condition: Mapping[str, str] = {}) -> None:
         headers = {"x-ms-blob-type": "BlockBlob", **condition}
@@ -341,20 +360,65 @@ class AzureStore:
         query = {"restype": "container", "comp": "list", "prefix": prefix, "maxresults": "1"}
         return self._send("GET", "", query).header("Date")
 
-    def upload(self, key: str) -> rest.WholeUpload:
-        """Begin an upload that sends one PUT.
+    def upload(self, key: str) -> _Blocks:
+        """Begin an object in blocks, without a request."""
+        return _Blocks(self, key)
 
-        Azure has parts too, its blocks. But a key with blocks of a killed writer may count as taken
-        for a week, and holds no object.
+    def put_block(self, key: str, block: str, body: bytes) -> None:
+        """Store a block of an object that is not there yet."""
+        query = {"comp": "block", "blockid": block}
+        self._check_created(self._send("PUT", key, query, {}, body), body)
+
+    def put_blocks(self, key: str, blocks: Sequence[str]) -> bool:
+        """Create an object of stored blocks.
+
+        Returns:
+            True if this call created it. False if the key is taken, or the blocks are gone because
+            it was.
         """
-        return rest.WholeUpload(partial(self.put_if_absent, key))
+        shown = "".join(f"<Uncommitted>{block}</Uncommitted>" for block in blocks)
+        body = f"<BlockList>{shown}</BlockList>".encode()
+        try:
+            self._check_created(self._send("PUT", key, {"comp": "blocklist"}, _ABSENT, body))
+        except (KeyTaken, _BlocksGone):
+            return False
+        return True
 
     def unfinished(self, prefix: str, after: str = "", limit: int = 1000) -> UnfinishedPage:
-        """Return an empty page: an upload is in the memory of its writer."""
+        """Return an empty page: Azure itself removes blocks a week after the last one of a key."""
         return UnfinishedPage([], "")
 
     def discard(self, upload: Unfinished) -> None:
         """Do nothing: there is no such upload."""
+
+
+class _BlocksGone(OptionError):
+    """Azure has no such blocks: the object of their key was created, and perhaps deleted."""
+
+
+class _Blocks:
+    """An object in blocks. They become visible at once, with the list of them.
+
+    Several threads may call `part` at once.
+    """
+
+    def __init__(self, store: AzureStore, key: str) -> None:
+        self._store = store
+        self._key = key
+        # All uploads to a key share one set of blocks, so the names of these are unique.
+        self._id = uuid.uuid4().hex
+        self._sent: dict[int, str] = {}
+
+    def part(self, number: int, offset: int, body: bytes) -> None:
+        block = base64.b64encode(f"{self._id}{number:06d}".encode()).decode()
+        self._store.put_block(self._key, block, body)
+        self._sent[number] = block
+
+    def complete(self) -> bool:
+        return self._store.put_blocks(self._key, [self._sent[x] for x in sorted(self._sent)])
+
+    def abort(self) -> None:
+        """Leave the blocks to Azure: a request that removes them may remove another's object."""
 
 
 def _name(element: ElementTree.Element) -> str:

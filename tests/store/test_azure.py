@@ -387,15 +387,31 @@ def test_azurite_is_fit_and_nothing_is_left(store: AzureStore) -> None:
     assert store.list("").entries == []
 
 
-def race(stores: Sequence[AzureStore], key: str) -> list[bool]:
-    barrier = threading.Barrier(len(stores))
-    won: list[bool] = []
+def put(store: Any, key: str, body: bytes, meet: Callable[[], object]) -> bool:
+    meet()
+    return bool(store.put_if_absent(key, body))
 
-    def put(number: int, store: AzureStore) -> None:
-        barrier.wait()
-        won.append(store.put_if_absent(key, b"%d" % number))
 
-    threads = [threading.Thread(target=put, args=each) for each in enumerate(stores)]
+def upload(store: AzureStore, key: str, body: bytes, meet: Callable[[], object]) -> bool:
+    """In three parts, which are sent before the others create anything."""
+    parts = store.upload(key)
+    for number in (3, 1, 2):
+        parts.part(number, number - 1, body[number - 1 :: 3])
+    meet()
+    return parts.complete()
+
+
+def race(store: Any, key: str, *kinds: Callable[..., bool]) -> list[bytes]:
+    """The bodies of those that created the object; 16 race, of each kind as many."""
+    barrier = threading.Barrier(16)
+    won: list[bytes] = []
+
+    def run(number: int) -> None:
+        body = b"%06d" % number
+        if kinds[number % len(kinds)](store, key, body, barrier.wait):
+            won.append(body)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -403,10 +419,69 @@ def race(stores: Sequence[AzureStore], key: str) -> list[bool]:
     return won
 
 
+def in_parts(body: bytes) -> bytes:
+    return body[::3] + body[1::3] + body[2::3]
+
+
 def test_of_16_creators_one_wins_200_times(store: AzureStore) -> None:
     for number in range(200):
-        assert race([store] * 16, f"race/{number}").count(True) == 1
+        assert len(race(store, f"race/{number}", put)) == 1
     assert len(store.list("race/").entries) == 200
+
+
+def test_of_16_uploads_in_blocks_one_wins_50_times(store: AzureStore) -> None:
+    for number in range(50):
+        (winner,) = race(store, f"race/{number}", upload)
+        assert store.get(f"race/{number}") == in_parts(winner)
+    assert len(store.list("race/").entries) == 50
+
+
+def test_of_uploads_in_blocks_and_puts_one_wins_50_times(store: AzureStore) -> None:
+    for number in range(50):
+        (winner,) = race(store, f"race/{number}", upload, put)
+        stored = store.get(f"race/{number}")
+        assert stored == (winner if int(winner) % 2 else in_parts(winner))
+
+
+def test_an_upload_is_visible_only_when_it_is_complete(store: AzureStore) -> None:
+    first, second = store.upload("k"), store.upload("k")
+    # Both have a part 1 of the same key.
+    for upload_, body in ((first, b"first"), (second, b"other")):
+        upload_.part(1, 0, body)
+    with pytest.raises(NotFound):
+        store.get("k")
+    assert store.list("").entries == []
+    assert first.complete()
+    assert not second.complete()
+    assert store.get("k") == b"first"
+    # Its blocks went with the first list.
+    store.delete("k")
+    assert not second.complete()
+    with pytest.raises(NotFound):
+        store.get("k")
+
+
+@pytest.mark.parametrize("again", [put, upload])
+def test_the_key_of_a_killed_upload_is_free(store: AzureStore, again: Callable[..., bool]) -> None:
+    store.upload("k").part(1, 0, b"killed")
+    assert again(store, "k", b"123456", lambda: None)
+    assert store.get("k") in (b"123456", in_parts(b"123456"))
+    assert not put(store, "k", b"another", lambda: None)
+
+
+@pytest.mark.parametrize("action", ["lost_reply", "error_after"])
+def test_a_lost_reply_to_the_list_of_blocks_is_no_second_object(
+    azurite_proxy: S3Proxy, action: Any
+) -> None:
+    store = RetryingStore(azurite.new_store(azurite_proxy.url), RetryPolicy(base_delay_ms=1))
+    azurite_proxy.reset()
+    azurite_proxy.faults = [Fault(action, kind="COMPLETE_MULTIPART", times=1, status=503)]
+    parts = store.upload("k")
+    parts.part(1, 0, b"mine")
+    # The second attempt finds the object of the first; the caller reads it back.
+    assert not parts.complete()
+    assert store.get("k") == b"mine"
+    assert azurite_proxy.counts() == Counter(UPLOAD_PART=1, COMPLETE_MULTIPART=2, GET=1)
 
 
 @pytest.mark.parametrize("action", ["lost_reply", "error_after"])
@@ -417,7 +492,7 @@ def test_a_lost_reply_to_a_create_is_no_second_object(azurite_proxy: S3Proxy, ac
     # The second attempt finds the object of the first; the caller reads it back.
     assert not store.put_if_absent("k", b"mine")
     assert store.get("k") == b"mine"
-    assert azurite_proxy.counts() == Counter(PUT=2, GET=1)
+    assert azurite_proxy.counts() == Counter(PUT=2, HEAD=1, GET=1)
 
 
 def test_a_list_after_a_name_goes_through_all_pages(store: AzureStore) -> None:
