@@ -325,9 +325,10 @@ def _whole_read(past: Past, prices: Prices) -> dict[str, Any]:
 
 def costs(past: Past, prices: Prices, every: list[Line]) -> dict[str, Any]:
     """The costs of the covered time, with the prices that were used."""
-    url = past.logs[0].log.log.url if past.logs else ""
+    # The URL of a log at an endpoint of its own does not show the kind of the store.
+    path = past.logs[0].log.options.path if past.logs else ""
     return {
-        "prices": {"of": price_list(url)[0], "currency": "USD", **prices},
+        "prices": {"of": price_list(path)[0], "currency": "USD", **prices},
         "total": _total(every),
         "month": _month(past, prices),
         "whole_read": _whole_read(past, prices),

@@ -22,6 +22,7 @@ from sparkwal.reading.pieces import Piece
 from sparkwal.reading.rows import RUN_SIZE, pieces_of, with_metadata
 from sparkwal.sql.database import LAST, Pushdown, Relation
 from sparkwal.store.base import PART_SIZE, LogStore
+from sparkwal.store.path import kind_of_store
 
 TIME = pa.timestamp("us", "UTC")
 # The end of the year 9999. A wrong clock may write later times; they are shown as this one.
@@ -219,6 +220,7 @@ def record_rows(
     narrow = narrowed(log, first, after, pushdown, "position", "time")
     # To count the requests takes as long as all other columns.
     counts = not pushdown.columns or not _REQUESTS.isdisjoint(pushdown.columns)
+    kind = kind_of_store(log.options.path)
     previous: SlotHeader | None = None
     for record in apply_policy(log, walk(log, *narrow, newest_first=False, seals=True)):
         if isinstance(record, InvalidLogError):
@@ -227,7 +229,7 @@ def record_rows(
             header = record.header
             if previous is None and isinstance(header, LeaderHeader):
                 previous = _live_before(log, first, header.position)
-            yield _row(header, previous, log.name, counts=counts)
+            yield _row(header, previous, log.name, kind if counts else None)
             previous = header
 
 
@@ -238,9 +240,9 @@ def _live_before(log: LogRange, first: int, position: int) -> SlotHeader | None:
 
 
 def _row(
-    header: SlotHeader, previous: SlotHeader | None, sequencer: str, *, counts: bool
+    header: SlotHeader, previous: SlotHeader | None, sequencer: str, kind: str | None
 ) -> dict[str, Any]:
-    """The row of a record, with `counts` also the columns of _REQUESTS."""
+    """The row of a record, with the kind of its store also the columns of _REQUESTS."""
     row = {
         "position": header.position,
         "kind": header.kind,
@@ -251,8 +253,8 @@ def _row(
         "sequencer": sequencer,
         "decided": header.decided,
     }
-    if counts:
-        requests = write_requests(header, previous)
+    if kind is not None:
+        requests = write_requests(header, previous, kind)
         row["read_gets"] = read_requests(header)
         row["puts"] = requests["PUT"]
         row["gets"] = requests["GET"]
@@ -279,7 +281,9 @@ def _row(
     }
 
 
-def write_requests(header: SlotHeader, previous: SlotHeader | None) -> Counter[str]:
+def write_requests(
+    header: SlotHeader, previous: SlotHeader | None, kind: str = "s3"
+) -> Counter[str]:
     """The requests that wrote a record, as far as the record proves them.
 
     They are the PUTs of the record and of its data objects. A leader record also proves the cold
@@ -287,13 +291,12 @@ def write_requests(header: SlotHeader, previous: SlotHeader | None) -> Counter[s
 
     Args:
         previous: the header of the live record before this one, if known.
+        kind: the kind of the log's store.
     """
     requests = Counter(PUT=1)
     if isinstance(header, CommitHeader):
         for batch in header.batches:
-            # A large object takes one request for each part, one to begin and one to complete.
-            parts = -(-batch.bytes // PART_SIZE)
-            requests["PUT"] += 1 if batch.bytes <= _MULTIPART else 2 + parts
+            requests["PUT"] += 1 if batch.bytes <= _MULTIPART else _large(batch.bytes, kind)
     elif header.reason != SEAL:
         requests["LIST"] += 1
         if header.prev_position >= 0:
@@ -310,6 +313,14 @@ def write_requests(header: SlotHeader, previous: SlotHeader | None) -> Counter[s
             requests["PUT"] += 1
             requests["GET"] += 1 if previous.txns_archive else 0
     return requests
+
+
+def _large(size: int, kind: str) -> int:
+    """The PUTs of an object above `multipartThreshold`."""
+    if kind == "google":
+        return 1
+    # Azure takes a list of the parts; the others begin an upload and complete it.
+    return -(-size // PART_SIZE) + (1 if kind == "azure" else 2)
 
 
 def read_requests(header: SlotHeader) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,16 @@ from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
 from sparkwal.protocol.clock import Clock
+from sparkwal.sql.past import override_prices
 from sparkwal.store.base import LogStore
 from sparkwal.testing.proxy import S3Proxy
 from tests.cli.logs import as_flags, document, opened, ran, write_takeovers
 from tests.logs import append
-from tests.protocol.query import Query, hints_in
+from tests.protocol.query import LIMITS, Query, hints_in
+from tests.store import azurite, fake_gcs
+
+# A part of an object and the list of its parts are PUTs too.
+PUTS = {"UPLOAD_PART": "PUT", "COMPLETE_MULTIPART": "PUT"}
 
 
 def cost(path: str, *more: str, **options: str) -> dict[str, Any]:
@@ -55,6 +61,48 @@ def test_the_requests_of_writers_are_those_that_the_store_was_asked_for(
     assert sparkwal.Log(path, **through).scan().read_all().num_rows == 9 + 1 + 7 + 1
     read = Counter(request.kind for request in s3_proxy.requests)
     assert reported["whole_read"]["requests"] == dict(read)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("cloud", "of"), [("azure", "Azure Blob"), ("google", "Cloud Storage")])
+def test_the_requests_on_a_cloud_are_those_that_it_was_asked_for_at_its_prices(
+    cloud: str, of: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server = request.getfixturevalue("azurite_url" if cloud == "azure" else "fake_gcs_url")
+    with S3Proxy(server) as proxy:
+        if cloud == "azure":
+            container = azurite.new_container(proxy.url)
+            path = f"abfss://{container}@{azurite.ACCOUNT}.dfs.core.windows.net/log"
+            options: dict[str, Any] = azurite.options(proxy.url)
+        else:
+            path = f"gs://{fake_gcs.new_bucket(proxy.url)}/log"
+            options = fake_gcs.options(proxy.url)
+        log = open_log(from_keywords(SourceOptions, path, options))
+        # One of its objects goes in parts.
+        sink = Query(
+            log.store,
+            hints_in(tmp_path),
+            prefix=log.prefix,
+            limits=replace(LIMITS, codec=None),
+        )
+        sink.microbatch(0, (1, 2), tuple(range(2_500_000)))
+        append(path, *range(5), maxInFlightRequests=50, **options)
+        made = Counter[str]()
+        for each in proxy.requests:
+            if "/proof/" not in each.key and "/log/" in f"/{each.key}":
+                made[PUTS.get(each.kind, each.kind)] += 1
+        if cloud == "google":
+            # A 404 of fake-gcs-server does not name the object, as Google's does: a GET more.
+            made["GET"] -= sum(each.status == 404 for each in proxy.requests) // 2
+        reported = cost(path, **options)
+    assert reported["total"]["requests"] == dict(made)
+    prices = reported["prices"]
+    assert prices["of"].startswith(of)
+    assert reported["total"]["request_cost"] == pytest.approx(
+        sum(prices[kind.lower()] * number / 1000 for kind, number in made.items())
+    )
+    default = override_prices({}, path)
+    assert {name: prices[name] for name in default} == default
 
 
 def test_the_reported_size_is_the_size_on_disk(tmp_path: Path) -> None:

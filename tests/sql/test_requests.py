@@ -15,7 +15,10 @@ def test_a_commit_is_a_put_and_one_for_each_object() -> None:
     assert write_requests(commit(1, 0), None) == {"PUT": 1}
     assert write_requests(commit(1, 0, objects=(5, 16 * MB)), None) == {"PUT": 3}
     # 17 MiB are sent as parts of 8 MiB, which are begun and ended.
-    assert write_requests(commit(1, 0, objects=(17 * MB,)), None) == {"PUT": 1 + 5}
+    large = commit(1, 0, objects=(17 * MB,))
+    assert write_requests(large, None) == {"PUT": 1 + 5}
+    assert write_requests(large, None, "azure") == {"PUT": 1 + 4}
+    assert write_requests(large, None, "google") == {"PUT": 1 + 1}
 
 
 def test_a_leader_looked_at_the_log_first() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -591,6 +593,64 @@ def test_a_log_is_compacted_into_iceberg(
     current = sparkwal.Log(path, **options).current().to_arrow()
     assert sorted(current["id"].to_pylist()) == [0, 1, 7]
     assert sparkwal.verify(path, **options).ok
+
+
+def with_folders(send: Callable[..., Reply], folders: set[str]) -> Callable[..., Reply]:
+    """A hierarchical namespace: a LIST shows folders too, and takes only "/" as a delimiter.
+
+    Args:
+        folders: takes the names of the folders that it has shown.
+    """
+
+    def changed(request: Request, *rest: Any) -> Reply:
+        if request.query.get("delimiter", "/") != "/":
+            code = b"<Error><Code>InvalidQueryParameterValue</Code></Error>"
+            return Reply(400, {"x-ms-request-id": "1"}, code)
+        reply = send(request, *rest)
+        if request.query.get("comp") != "list":
+            return reply
+        shown: set[str] = set()
+
+        def after_its_folders(match: re.Match[bytes]) -> bytes:
+            *above, _ = match[1].decode().split("/")
+            names = ["/".join(above[: end + 1]) for end in range(len(above))]
+            new = [x for x in names if x.startswith(request.query["prefix"]) and x not in shown]
+            shown.update(new)
+            blobs = "".join(
+                f"<Blob><Name>{name}</Name><Properties><Content-Length>0</Content-Length>"
+                "<ResourceType>directory</ResourceType></Properties></Blob>"
+                for name in new
+            )
+            return blobs.encode() + match[0]
+
+        body = re.sub(rb"<Blob><Name>([^<]+)</Name>", after_its_folders, reply.body)
+        folders.update(shown)
+        return replace(reply, body=body)
+
+    return changed
+
+
+def test_folders_of_a_hierarchical_namespace_are_no_damage(
+    log: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, options = log
+    folders: set[str] = set()
+    monkeypatch.setattr(rest, "send", with_folders(rest.send, folders))
+    for name in ("default", "a", "b"):
+        with sparkwal.Appender(path, SCHEMA, producer_id="p", sequencer=name, **options) as wal:
+            for number in range(3):
+                wal.append([{"id": number}]).result()
+    assert sparkwal.verify(path, **options).ok
+    assert sparkwal.verify(path, sequencer="a", **options).ok
+    assert sorted(sparkwal.list_sequencers(path, **options)) == ["a", "b", "default"]
+    life = sparkwal.Lifecycle(path, retainBytes=1, **options)
+    life.run_once()
+    for command in (["erased", "--value", "nowhere"], ["collect"], ["audit"], ["cost"]):
+        result = CliRunner().invoke(main, [command[0], path, *command[1:], *flags(options)])
+        assert result.exit_code == 0, result.output
+    assert sparkwal.verify(path, **options).ok
+    # There were some.
+    assert {"wal/sequencers/a", "wal/sequencers/a/batches"} <= folders
 
 
 def flags(options: dict[str, Any]) -> list[str]:
