@@ -139,6 +139,7 @@ def at_once(url: str, name: str, writers: int, rows: int) -> None:
         console.print(f"begun again after {sum(x.result() for x in futures)} conflicts")
 
 
+_ONE_BY_ONE = (one_by_one, at_once)
 _WAYS: dict[str, Callable[[str, str, int, int], None]] = {
     "sparkwal: a log for each writer, one cycle": by_logs,
     "sparkwal: one log, one cycle": by_one_log,
@@ -162,6 +163,7 @@ def measure(proxy: str, way: str, writers: int, rows: int) -> dict[str, Any]:
     ids = lake.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()
     once = sum(1 for number in Counter(ids).values() if number == 1)
     return {
+        "writers": writers,
         "seconds": round(seconds, 1),
         "rows once": once,
         "rows": len(ids),
@@ -176,6 +178,12 @@ def measure(proxy: str, way: str, writers: int, rows: int) -> dict[str, Any]:
 
 @click.command("iceberg")
 @click.option("--writers", default=1000, show_default=True)
+@click.option(
+    "--appends",
+    default=250,
+    show_default=True,
+    help="Writers that append one by one: each commit writes the metadata of all before it again.",
+)
 @click.option("--rows", default=100, show_default=True, help="Of each writer.")
 @click.option("--only", default="", help="A part of the names of the ways.")
 @click.option(
@@ -184,7 +192,7 @@ def measure(proxy: str, way: str, writers: int, rows: int) -> dict[str, Any]:
     default=Path("benchmark/iceberg.json"),
     show_default=True,
 )
-def main(writers: int, rows: int, only: str, output: Path) -> None:
+def main(writers: int, appends: int, rows: int, only: str, output: Path) -> None:
     """The same rows of many writers into an Iceberg table on S3, in each way.
 
     The catalog is a file, whose requests do not count.
@@ -192,12 +200,13 @@ def main(writers: int, rows: int, only: str, output: Path) -> None:
     results: dict[str, Any] = {}
     with store() as url, delayed(url, 0) as proxy, tempfile.TemporaryDirectory() as folder:
         configure(proxy, folder)
-        for way in _WAYS:
+        for way, write in _WAYS.items():
             if only in way:
-                results[way] = measure(proxy, way, writers, rows)
+                size = appends if write in _ONE_BY_ONE else writers
+                results[way] = measure(proxy, way, size, rows)
                 console.print(way, results[way])
     columns = ["", *next(iter(results.values()))]
     lines = [[way, *found.values()] for way, found in results.items()]
-    Console().print(table(f"{writers:,} writers of {rows} rows", columns, lines))
+    Console().print(table(f"Writers of {rows} rows", columns, lines))
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps({"writers": writers, "rows": rows, **results}, indent=2) + "\n")
+    output.write_text(json.dumps({"rows": rows, **results}, indent=2) + "\n")

@@ -14,10 +14,12 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
+import sparkwal
 from sparkwal.errors import ConfirmError, PlanError
 from tests.lifecycle.iceberg_table import (
     NAME,
     IcebergLake,
+    cherry_pick,
     compact,
     configure,
     expire,
@@ -142,6 +144,28 @@ def run_old_format() -> None:
         assert ids(lake) == [1, 2]
 
 
+def run_picked(*, expires: bool = False) -> None:
+    """A user takes another writer's rows back, and picks the range that came after them."""
+    with lake_in_a_folder() as lake:
+        others(lake)
+        lake.intent()
+        lake.write()
+        table = lake.iceberg()
+        *_, before, _, written = [entry.snapshot_id for entry in table.history()]
+        table.manage_snapshots().rollback_to_snapshot(before).commit()
+        cherry_pick(lake.iceberg(), written)
+        if expires:
+            lake.iceberg().maintenance.expire_snapshots().by_id(written).commit()
+        with pytest.raises(ConfirmError):
+            compact(lake)
+        sparkwal.Lifecycle(lake.path, table=lake.target.table).accept_table()
+        compact(lake)
+        assert ids(lake) == [1, 2, 3], "a range that was picked is there twice"
+        lake.append([value(4)])
+        compact(lake)
+        assert ids(lake) == [1, 2, 3, 4]
+
+
 def run_many() -> None:
     """All runs."""
     run_old_format()
@@ -150,3 +174,5 @@ def run_many() -> None:
             run(event, between=between)
     for answer in ANSWERS:
         run_answer(answer)
+    for expires in (False, True):
+        run_picked(expires=expires)

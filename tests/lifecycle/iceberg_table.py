@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -60,6 +61,22 @@ def insert_overwrite(table: Table, rows: pa.Table) -> None:
         for task in table.scan().plan_files():
             update.delete_data_file(task.file)
         for file in _dataframe_to_data_files(table.metadata, rows, table.io):
+            update.append_data_file(file)
+
+
+def cherry_pick(table: Table, snapshot_id: int) -> None:
+    """Add the files of a snapshot to main in a new one, as Spark's cherrypick_snapshot does."""
+    snapshot = table.snapshot_by_id(snapshot_id)
+    assert snapshot is not None
+    added = [
+        entry.data_file
+        for manifest in snapshot.manifests(table.io)
+        for entry in manifest.fetch_manifest_entry(table.io)
+        if entry.status is ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot_id
+    ]
+    named = {"source-snapshot-id": str(snapshot_id)}
+    with table.transaction() as change, change.update_snapshot(named).fast_append() as update:
+        for file in added:
             update.append_data_file(file)
 
 

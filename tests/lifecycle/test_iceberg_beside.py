@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,25 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
 )
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
+from pyroaring import BitMap
 
 import sparkwal
 from sparkwal.errors import ConfirmError, PlanError
-from tests.lifecycle.iceberg_table import NAME, IcebergLake, compact, configure, ids
+from tests.lifecycle.iceberg_table import (
+    NAME,
+    IcebergLake,
+    cherry_pick,
+    compact,
+    configure,
+    expire,
+    ids,
+    meanwhile,
+)
 from tests.lifecycle.lakes import value
 
 
@@ -62,17 +75,23 @@ class DeleteWriter(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-def add_deletes(table: Table, rows: pa.Table, content: DataFileContent) -> None:
-    """Commit a delete file, as Spark and Flink do."""
+def add_deletes(
+    table: Table, rows: pa.Table | bytes, content: DataFileContent, *, count: int = 1
+) -> None:
+    """Commit a delete file, or a Puffin file with a deletion vector, as Spark and Flink do."""
+    is_vector = isinstance(rows, bytes)
     path = f"{table.location()}/data/deletes-{len(table.snapshots())}.parquet"
     with table.io.new_output(path).create() as output:
-        pq.write_table(rows, output)
+        if isinstance(rows, bytes):
+            output.write(rows)
+        else:
+            pq.write_table(rows, output)
     file = DataFile.from_args(
         content=content,
         file_path=path,
-        file_format=FileFormat.PARQUET,
+        file_format=FileFormat.PUFFIN if is_vector else FileFormat.PARQUET,
         partition=Record(),
-        record_count=rows.num_rows,
+        record_count=count,
         file_size_in_bytes=len(table.io.new_input(path)),
         equality_ids=[1] if content is DataFileContent.EQUALITY_DELETES else None,
     )
@@ -287,3 +306,145 @@ def test_a_range_onto_a_version_that_others_changed_to_3_waits(lake: IcebergLake
     with pytest.raises(sparkwal.SparkWalError, match="version: 3"):
         compact(lake)
     assert lake.head().kind == "intent" and current(lake) == [1, 2, 3, 4]
+
+
+def go_back(lake: IcebergLake, places: int) -> int:
+    """Main goes back by so many snapshots. Returns the one that was its newest."""
+    entries = lake.iceberg().history()
+    change = lake.iceberg().manage_snapshots()
+    change.rollback_to_snapshot(entries[-1 - places].snapshot_id).commit()
+    return entries[-1].snapshot_id
+
+
+def test_rows_that_wait_for_an_audit_are_picked(lake: IcebergLake) -> None:
+    """Write, audit, publish: a snapshot beside main is picked onto what came meanwhile."""
+    compact(lake)
+    table = lake.iceberg()
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    table.manage_snapshots().create_branch(snapshot.snapshot_id, "audit").commit()
+    append(lake, 9, branch="audit")
+    lake.append([value(4)])
+    compact(lake)
+    picked = lake.iceberg().metadata.refs["audit"].snapshot_id
+    cherry_pick(lake.iceberg(), picked)
+    lake.iceberg().manage_snapshots().remove_branch("audit").commit()
+    lake.iceberg().maintenance.expire_snapshots().by_id(picked).commit()
+    lake.append([value(5)])
+    compact(lake)
+    assert ids(lake) == current(lake) == [1, 2, 3, 4, 5, 9]
+
+
+def test_a_confirmed_range_that_was_picked_after_a_rollback_is_accepted(
+    lake: IcebergLake,
+) -> None:
+    """A bad append is taken out from below a range."""
+    compact(lake)
+    append(lake, 9)
+    lake.append([value(4)])
+    compact(lake)
+    cherry_pick(lake.iceberg(), go_back(lake, 2))
+    lake.append([value(5)])
+    with pytest.raises(ConfirmError):
+        compact(lake)
+    sparkwal.Lifecycle(lake.path, table=lake.target.table).accept_table()
+    compact(lake)
+    assert ids(lake) == current(lake) == [1, 2, 3, 4, 5]
+
+
+def test_a_rollback_without_the_confirmed_range_is_refused_also_below_another_append(
+    lake: IcebergLake,
+) -> None:
+    compact(lake)
+    lake.append([value(4)])
+    compact(lake)
+    go_back(lake, 1)
+    append(lake, 9)
+    with pytest.raises(ConfirmError):
+        compact(lake)
+    with pytest.raises(PlanError, match="cannot be accepted: it lacks"):
+        sparkwal.Lifecycle(lake.path, table=lake.target.table).accept_table()
+    assert ids(lake) == [1, 2, 3, 9]
+
+
+def rewrite_manifests(table: Table) -> None:
+    """Write all entries into one manifest, as Spark's rewrite_manifests does."""
+
+    class Rewrite(_FastAppendFiles):
+        def _manifests(self) -> list[ManifestFile]:
+            former = [*self._existing_manifests()]
+            with self.new_manifest_writer(table.spec()) as writer:
+                for manifest in former:
+                    for entry in manifest.fetch_manifest_entry(table.io):
+                        writer.existing(entry)
+            return [writer.to_manifest_file()]
+
+        def _summary(self, properties: Any = None) -> Summary:
+            made = super()._summary(properties or {})
+            return Summary(Operation.REPLACE, **made.additional_properties)
+
+    change = table.transaction()
+    update = change.update_snapshot().fast_append()
+    update.__class__ = Rewrite
+    update.commit()
+    change.commit_transaction()
+
+
+@pytest.mark.parametrize("keys", [[], ["id"]], ids=["append", "keys"])
+def test_rewritten_manifests_stop_nothing(lake: IcebergLake, keys: list[str]) -> None:
+    compact(lake, keys=keys)
+    lake.append([value(4)])
+    compact(lake, keys=keys)
+    rewrite_manifests(lake.iceberg())
+    snapshot = lake.iceberg().current_snapshot()
+    assert snapshot is not None and snapshot.summary is not None
+    assert snapshot.summary.operation is Operation.REPLACE
+    assert len(snapshot.manifests(lake.iceberg().io)) == 1
+    lake.append([value(3), value(5)])
+    with meanwhile(lambda: rewrite_manifests(lake.iceberg())):
+        compact(lake, keys=keys)
+    expire(lake)
+    lake.append([value(6)])
+    compact(lake, keys=keys)
+    expected = [1, 2, 3, 4, 5, 6] if keys else [1, 2, 3, 3, 4, 5, 6]
+    assert ids(lake) == current(lake) == expected
+
+
+def deletion_vector(path: str, *places: int) -> bytes:
+    """A Puffin file with the deleted rows of a data file."""
+    bitmap = struct.pack("<QI", 1, 0) + BitMap(places).serialize()
+    inner = b"\xd1\xd3\x39\x64" + bitmap
+    blob = struct.pack(">I", len(inner)) + inner + struct.pack(">I", zlib.crc32(inner))
+    described = {
+        "type": "deletion-vector-v1",
+        "fields": [2147483645],
+        "snapshot-id": -1,
+        "sequence-number": -1,
+        "offset": 4,
+        "length": len(blob),
+        "properties": {"referenced-data-file": path, "cardinality": str(len(places))},
+    }
+    footer = json.dumps({"blobs": [described], "properties": {}}).encode()
+    size = struct.pack("<II", len(footer), 0)
+    return b"PFA1" + blob + b"PFA1" + footer + size + b"PFA1"
+
+
+def test_deletion_vectors_of_version_3_are_read_and_the_table_takes_no_range(
+    lake: IcebergLake,
+) -> None:
+    compact(lake)
+    table = lake.iceberg()
+    (task, *_) = table.scan().plan_files()
+    first = ids(lake)[0]
+    vector = deletion_vector(task.file.file_path, 0)
+    add_deletes(table, vector, DataFileContent.POSITION_DELETES)
+    as_version_3(lake.iceberg())
+    lake.append([value(4)])
+    left = [number for number in (1, 2, 3) if number != first]
+    assert ids(lake) == left and current(lake) == [*left, 4]
+    replay = lake.reader().replay(start="table")
+    rows = [row["id"] for each in replay for batch in each.rows for row in batch.to_pylist()]
+    assert sorted(rows) == [*left, 4]
+    with pytest.raises(PlanError, match="version 3"):
+        compact(lake)
+    assert lake.head().k == 1

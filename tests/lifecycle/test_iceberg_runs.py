@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lifecycle.iceberg_runs import ANSWERS, EVENTS, run, run_answer, run_old_format
+from tests.lifecycle.iceberg_runs import (
+    ANSWERS,
+    EVENTS,
+    run,
+    run_answer,
+    run_old_format,
+    run_picked,
+)
 
 
 @pytest.mark.proves("onto-looked-snapshot")
@@ -25,3 +32,9 @@ def test_a_range_that_the_catalog_took_is_found(answer: str) -> None:
 @pytest.mark.proves("late-by-a-rollback")
 def test_a_table_without_sequence_numbers_is_refused() -> None:
     run_old_format()
+
+
+@pytest.mark.proves("picked-has-range")
+@pytest.mark.parametrize("expires", [False, True], ids=["", "source expires"])
+def test_a_range_that_was_picked_after_a_rollback_is_there_once(*, expires: bool) -> None:
+    run_picked(expires=expires)

@@ -64,6 +64,13 @@ MUTATIONS = [
         'return [Change(entry.version, "rollback")]',
     ),
     Mutation(
+        "picked-has-range",
+        ICEBERG_RUNS,
+        "lifecycle/iceberg/history.py",
+        "_range_of(texts.get(RANGE)) or self._picked(texts)",
+        "_range_of(texts.get(RANGE))",
+    ),
+    Mutation(
         "late-by-a-rollback",
         ICEBERG_RUNS,
         "lifecycle/iceberg/writing.py",

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # The range in the summary of a snapshot, and with the id of its log in a property of the table.
 RANGE = "sparkwal.range"
+# In the summary of a snapshot that was made from another one: a cherry-pick.
+_SOURCE = "source-snapshot-id"
 
 
 @dataclass(frozen=True)
@@ -106,22 +108,51 @@ class History:
         place = self._place(since)
         former = self.entries[place].snapshot_id if place is not None else 0
         newest = self.entries[-1].snapshot_id if self.entries else 0
-        path = self._path(newest, former)
+        if self._path(newest, former) is None and self._path(former, newest):
+            at = next(x.version for x in self.entries if x.snapshot_id == newest)
+            return Held(state, unknown=f"it was restored to version {at}, which is older")
+        # The snapshot that both descend from: the former one itself, or another branched off.
+        fork = next(
+            (x for x in self._ancestors(newest) if self._path(former, x) is not None), former
+        )
+        path = self._path(newest, fork)
         if path is None:
-            if (older := self._path(former, newest)) is not None and older:
-                at = next(x.version for x in self.entries if x.snapshot_id == newest)
-                return Held(state, unknown=f"it was restored to version {at}, which is older")
             if k not in (None, state.k):
                 return Held(state, unknown=f"its history does not reach back to version {since}")
             path = [*self._ancestors(newest)]
+        ranges, overwrite = self._ranges(path, log_id)
+        lost, _ = self._ranges(self._path(former, fork) or [], log_id)
+        lacking = {x.k for x in lost} - {x.k for x in ranges}
+        if lacking:
+            reason = f"it lacks the ranges {sorted(lacking)}, which version {since} has"
+            return Held(state, unknown=reason)
+        held = {x.k for x in lost}
+        return Held(state, tuple(x for x in ranges if x.k not in held), overwrite)
+
+    def _ranges(self, path: Iterable[int], log_id: str) -> tuple[list[Change], Change | None]:
+        """The ranges of a log in these snapshots, newest first, down to one that undoes others.
+
+        Returns:
+            The ranges that were not burned, oldest first, and the one that undoes others.
+        """
         ranges: list[Change] = []
         for id_ in path:
             change = self._change(id_, self._version_of(id_))
             if change.undoes:
-                return Held(state, tuple(reversed(ranges)), overwrite=change)
+                return ranges[::-1], change
             if change.log_id == log_id and change.k and not change.is_burned:
                 ranges.append(change)
-        return Held(state, tuple(reversed(ranges)))
+        return ranges[::-1], None
+
+    def _picked(self, texts: Mapping[str, str]) -> dict[str, Any]:
+        """The range of the snapshot from which one was made, also if that has expired."""
+        source = _number(texts, _SOURCE)
+        snapshot = self._snapshots.get(source) if source is not None else None
+        if snapshot is not None and snapshot.summary is not None:
+            return _range_of(snapshot.summary.additional_properties.get(RANGE))
+        names = (x for x in self._metadata.properties if x.startswith(f"{RANGE}."))
+        lasts = (self.last_range(name.removeprefix(f"{RANGE}.")) for name in names)
+        return next((_named(x.named) for x in lasts if x.k and x.snapshot_id == source), {})
 
     def _place(self, version: int) -> int | None:
         """The place of a version in the snapshot log, or None if the log does not have it.
@@ -205,7 +236,9 @@ class History:
             return Change(version, "snapshot without a summary", undoes=True)
         texts = summary.additional_properties
         operation = summary.operation.value
-        named = _range_of(texts.get(RANGE))
+        # SAFETY(picked-has-range) §10: after a rollback a user may pick the snapshot of a range;
+        # the new one has its rows, and does not name it
+        named = _range_of(texts.get(RANGE)) or self._picked(texts)
         return Change(
             version,
             operation,
