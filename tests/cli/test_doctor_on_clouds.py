@@ -15,7 +15,8 @@ import pytest
 
 import sparkwal
 from sparkwal.errors import OptionError
-from sparkwal.store import rest
+from sparkwal.store import azure_account, rest
+from sparkwal.store import google as google_store
 from sparkwal.store.azure import AzureStore
 from sparkwal.store.azure_account import account_of
 from sparkwal.store.base import all_entries
@@ -264,6 +265,28 @@ def test_the_source_of_azures_credentials_is_named_and_no_secret() -> None:
     sas = "sv=2023&se=2999-01-01T00%3A00%3A00Z&sig=hush"
     found = source(AZURE_STORAGE_SAS_TOKEN=sas)
     assert found == "AZURE_STORAGE_SAS_TOKEN, until 2999-01-01T00:00:00Z"
+
+
+def test_the_source_of_an_identity_of_azure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(azure_account.TOKEN, "text", lambda: "hush")
+    assert source() == "a managed identity or az login"
+    federated = source(AZURE_FEDERATED_TOKEN_FILE="/var/run/token")
+    assert federated == "the workload identity of AZURE_FEDERATED_TOKEN_FILE"
+    service = source(AZURE_CLIENT_ID="i", AZURE_TENANT_ID="t", AZURE_CLIENT_SECRET="hush")
+    assert service == "the service principal of AZURE_CLIENT_ID"
+
+
+def test_the_source_of_googles_credentials_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(google_store.TOKEN, "text", lambda: "hush")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    store = GoogleStore("logs", S3Config())
+    assert store.credentials() == "the account of the machine"
+    (tmp_path / "application_default_credentials.json").touch()
+    assert store.credentials() == "gcloud auth application-default login"
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/etc/key.json")
+    assert store.credentials() == "the file that GOOGLE_APPLICATION_CREDENTIALS names"
 
 
 def test_a_signature_that_ended_is_named() -> None:
