@@ -31,6 +31,7 @@ from sparkwal.store.base import (
 from sparkwal.store.config import S3Config
 from sparkwal.store.rest import Listed, Reply, Request
 from sparkwal.store.s3_errors import BeyondEnd, Denied, KeyTaken, Unanswered
+from sparkwal.store.s3_get import SentObject
 from sparkwal.store.s3_replies import Unproven
 
 _CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
@@ -118,9 +119,7 @@ class AzureStore:
             NotFound: there is no such object.
             BeyondEnd: the range begins after the object's end.
         """
-        url = f"{self._account.blobs}/{'' if of_account else self.container}"
-        if key:
-            url += f"/{quote(key, safe='/~')}"
+        url = f"{self._account.blobs}/" if of_account else self._url(key)
         if body:
             md5 = hashlib.md5(body, usedforsecurity=False).digest()
             headers = {**headers, "Content-MD5": base64.b64encode(md5).decode()}
@@ -131,6 +130,10 @@ class AzureStore:
         # Azure gives each request an id; a page of a proxy has none.
         reply.header("x-ms-request-id")
         return reply
+
+    def _url(self, key: str) -> str:
+        url = f"{self._account.blobs}/{self.container}"
+        return f"{url}/{quote(key, safe='/~')}" if key else url
 
     def _failure(self, reply: Reply, key: str) -> Exception:
         named = _CODE.search(reply.body)
@@ -229,6 +232,22 @@ class AzureStore:
             reply = self._send("GET", key, {}, rest.range_header(offset, length))
         except BeyondEnd:
             return b""
+        return self._range_of(offset, length, reply)
+
+    def send_range(self, key: str, offset: int, length: int) -> SentObject | None:
+        """Send a `get_range`, whose reply is read later. Returns None if it would have to wait."""
+        if length <= 0:
+            return None
+        request = Request("GET", self._url(key), {}, rest.range_header(offset, length))
+        body = partial(self._range_of, offset, length)
+        try:
+            return rest.send_ahead(request, self.config, self._account.sign, body)
+        except Exception:
+            # The caller uses `get_range` instead, which reports such an error.
+            return None
+
+    def _range_of(self, offset: int, length: int, reply: Reply) -> bytes:
+        reply.header("x-ms-request-id")
         reply.header("ETag")
         body, total = rest.ranged(reply, offset, length)
         return Front.of(body, offset, length, total)

@@ -33,6 +33,7 @@ from sparkwal.store.base import (
 from sparkwal.store.config import S3Config, is_unencrypted, normal_endpoint
 from sparkwal.store.rest import Listed, Reply, Request
 from sparkwal.store.s3_errors import BeyondEnd, Denied, KeyTaken, Unanswered
+from sparkwal.store.s3_get import SentObject
 from sparkwal.store.s3_replies import Unproven
 from sparkwal.store.tokens import Token
 
@@ -217,6 +218,24 @@ class GoogleStore:
             reply = self._media(key, rest.range_header(offset, length))
         except BeyondEnd:
             return b""
+        return self._range_of(offset, length, reply)
+
+    def send_range(self, key: str, offset: int, length: int) -> SentObject | None:
+        """Send a `get_range`, whose reply is read later. Returns None if it would have to wait."""
+        if length <= 0:
+            return None
+        url = f"{self._base}/storage/v1/b/{self.bucket}/o/{quote(key, safe='')}"
+        headers = rest.range_header(offset, length)
+        request = Request("GET", url, {"alt": "media"}, headers)
+        try:
+            body = partial(self._range_of, offset, length)
+            return rest.send_ahead(request, self.config, self._sign, body)
+        except Exception:
+            # The caller uses `get_range` instead, which reports such an error.
+            return None
+
+    def _range_of(self, offset: int, length: int, reply: Reply) -> bytes:
+        reply.header("x-goog-generation")
         body, total = rest.ranged(reply, offset, length)
         return Front.of(body, offset, length, total)
 

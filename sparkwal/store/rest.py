@@ -18,9 +18,11 @@ import urllib3
 from urllib3 import exceptions as http
 
 from sparkwal.errors import OptionError
+from sparkwal.store import s3_private
 from sparkwal.store.base import Entry, Folders, NotFound, Page, Transient
 from sparkwal.store.config import S3Config
 from sparkwal.store.s3_errors import KeyTaken
+from sparkwal.store.s3_get import SentObject
 from sparkwal.store.s3_replies import Unproven, check_order, folders_page
 
 # What a store says about its own failure, and not about the request.
@@ -238,6 +240,45 @@ def send(request: Request, config: S3Config, sign: Callable[[Request], Request])
             unreachable=isinstance(error, _UNREACHABLE),
         ) from None
     return Reply(reply.status, reply.headers, reply.data)
+
+
+def send_ahead(
+    request: Request,
+    config: S3Config,
+    sign: Callable[[Request], Request],
+    body: Callable[[Reply], bytes],
+) -> SentObject | None:
+    """Send a GET on an idle connection, whose reply is read later.
+
+    Args:
+        config, sign: as for `send`.
+        body: the bytes of a reply whose status is below 300.
+
+    Returns:
+        The request, or None if no open connection is idle, or a proxy is in between.
+    """
+    manager = _pool(request.url, config)
+    if isinstance(manager, urllib3.ProxyManager):
+        return None
+    pool: Any = manager.connection_from_url(request.url)
+    if not (hasattr(pool, "pool") and hasattr(pool, "_put_conn")):
+        return None
+    connection = s3_private.take_open_connection(pool)
+    if connection is None:
+        return None
+    try:
+        signed = sign(request)
+        parts = urlsplit(signed.url)
+        target = f"{parts.path}?{urlencode(signed.query)}" if signed.query else parts.path
+        s3_private.send_get(connection, target, dict(signed.headers))
+    except BaseException:
+        connection.close()
+        raise
+
+    def read(reply: Any) -> bytes:
+        return body(Reply(reply.status, reply.headers, reply.read()))
+
+    return SentObject(pool, connection, read)
 
 
 def _host(request: Request) -> str:

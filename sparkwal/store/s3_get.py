@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -123,12 +125,18 @@ def get_object(
 
 
 class SentObject:
-    """A GET in flight, whose reply is still to be read."""
+    """A GET in flight, whose reply is still to be read.
 
-    def __init__(self, pool: Any, connection: Any, part: Part) -> None:
+    Args:
+        pool: where the connection belongs.
+        connection: has sent the request.
+        body: reads the bytes of a reply that is a success.
+    """
+
+    def __init__(self, pool: Any, connection: Any, body: Callable[[Any], bytes]) -> None:
         self._pool = pool
         self._connection = connection
-        self._part = part
+        self._body = body
 
     def wait(self, seconds: float) -> bool:
         """Whether the reply begins to arrive within so many seconds."""
@@ -140,7 +148,7 @@ class SentObject:
         """Read the reply, once.
 
         Args:
-            seconds: the longest pause between two bytes, by default botocore's timeout.
+            seconds: the longest pause between two bytes, by default the pool's timeout.
 
         Returns:
             The bytes, or None if the reply is no success: make the same `get_range`, and report
@@ -159,8 +167,7 @@ class SentObject:
             reply = connection.getresponse()
             if reply.status >= 300:
                 return None
-            check_status("GetObject", reply.status)
-            body = read_body(reply, reply.status, reply.headers, self._part)
+            body = self._body(reply)
             is_complete = True
             return body
         except (OSError, HTTPException, HTTPError) as error:
@@ -198,7 +205,12 @@ def send_object(
     except BaseException:
         connection.close()
         raise
-    return SentObject(form.pool, connection, part)
+    return SentObject(form.pool, connection, partial(_sent_body, part))
+
+
+def _sent_body(part: Part, reply: Any) -> bytes:
+    check_status("GetObject", reply.status)
+    return read_body(reply, reply.status, reply.headers, part)
 
 
 def read_botocore_body(reply: Any, part: Part | None) -> bytes:
