@@ -293,12 +293,12 @@ class Tombstones(WrittenTable, Protocol):
         """
 
     def write(self, promise: Promise, *, is_repeated: bool = False) -> None:
-        """Write the keys that the open range deletes, and drop those beyond the horizon.
+        """Write the keys that the open range deletes. It may drop those beyond the horizon.
 
         Args:
             promise: the open range.
-            is_repeated: write them although the transaction (log_id, k) may be there. The same
-                keys change nothing.
+            is_repeated: write them although the transaction (log_id, k) may be there. A key may
+                have several tombstones.
 
         Raises:
             TableConflict: another writer committed first.

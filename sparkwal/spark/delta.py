@@ -60,12 +60,20 @@ from sparkwal.spark.delta_writing import (
     refused,
 )
 from sparkwal.spark.interfaces import to_struct
-from sparkwal.spark.keyed_rows import after_merge, merged_partial_rows, winning_rows
+from sparkwal.spark.keyed_rows import (
+    DELETES,
+    Winners,
+    after_merge,
+    merged_partial_rows,
+    passed_once,
+    winning_rows,
+    without_late,
+)
 from sparkwal.spark.readable import is_sparkwal_error, one_line
 from sparkwal.spark.refused import PLACE, SparkRefused
 from sparkwal.spark.refusing import CHECK, refused_rows, scratch_table
 from sparkwal.spark.source import packed
-from sparkwal.spark.tombstones import DELETES, SparkTombstones, without_late
+from sparkwal.spark.tombstones import SparkTombstones
 from sparkwal.store.base import LogStore
 
 
@@ -150,9 +158,9 @@ class SparkDeltaTable(WrittenHistory):
         if target.keeps_tombstones:
             self.tombstones = SparkTombstones(spark, target, self._log, self._winners)
         self.refused = SparkRefused(spark, target, self._log, self._refused_rows)
-        # The range that was read last, its winning rows, and all rows that are cached for it.
+        # The range that was read last, its winners, and all rows that are cached for it.
         self._read: tuple[Promise, _RangeRows] | None = None
-        self._won: tuple[Promise, DataFrame] | None = None
+        self._won: tuple[Promise, Winners] | None = None
         self._cached: list[DataFrame] = []
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
@@ -207,9 +215,8 @@ class SparkDeltaTable(WrittenHistory):
                         writer.option("mergeSchema", "true").save(self._path)
                     return
                 source = self._source(session, promise, tombstones_version)
-                names = [name for name in source.columns if name not in (DELETES, COLUMNS)]
                 with table_lock(self._path):
-                    self._merge(session, source, names)
+                    self._merge(session, source)
         finally:
             self._forget_range()
 
@@ -304,27 +311,25 @@ class SparkDeltaTable(WrittenHistory):
             return f"its rules may use columns that the log lacks ({', '.join(own)})"
         return ""
 
-    def _winners(self, session: SparkSession, promise: Promise) -> DataFrame:
-        """The winning rows of the open range. With tombstones two tables take them."""
+    def _winners(self, session: SparkSession, promise: Promise) -> Winners:
+        """The winners of the open range. With tombstones two tables take them."""
         if self._won is None or self._won[0] != promise:
             self._uncache()
             of = self._rows(session, promise)
             winners = winning_rows(of.rows, self.target, is_own=True, time=of.time)
-            self._won = promise, self._cache(winners)
+            self._won = promise, self._passed_once(winners)
         return self._won[1]
 
-    def _cache(self, rows: DataFrame) -> DataFrame:
-        """Cache rows, so that the log is read once.
+    def _passed_once(self, rows: DataFrame) -> Winners:
+        """Cache the rows that win while going over them, so that the log is read once.
 
         Spark knows the size of cached rows. It sends few of them to each task, instead of
         shuffling the table.
         """
         self._cached.append(rows.persist())
-        return rows
+        return passed_once(rows, self.target)
 
-    def _source(
-        self, session: SparkSession, promise: Promise, tombstones_version: int
-    ) -> DataFrame:
+    def _source(self, session: SparkSession, promise: Promise, tombstones_version: int) -> Winners:
         """One row for each key of the open range, without those that tombstones outlive."""
         of = self._rows(session, promise)
         tombstones: DataFrame | None = None
@@ -341,9 +346,11 @@ class SparkDeltaTable(WrittenHistory):
                 is_own=True,
                 time=of.time,
             )
-            return self._cache(merged)
+            return self._passed_once(merged)
         winners = self._winners(session, promise)
-        return winners if tombstones is None else without_late(winners, tombstones, self.target)
+        if tombstones is None:
+            return winners
+        return replace(winners, rows=without_late(winners.rows, tombstones, self.target))
 
     def _forget_range(self) -> None:
         self._read = self._won = None
@@ -353,12 +360,11 @@ class SparkDeltaTable(WrittenHistory):
         while self._cached:
             self._cached.pop().unpersist()
 
-    def _merge(self, session: SparkSession, source: DataFrame, names: Sequence[str]) -> None:
-        target = self.target
-        # Spark joins faster by `=`, which finds no null. This also fills the cache.
-        has_null = [F.max(F.col(quoted(key)).isNull()) for key in target.keys]
-        row = source.select(*has_null).first()
-        signs = ["<=>" if is_null else "=" for is_null in row or ()]
+    def _merge(self, session: SparkSession, winners: Winners) -> None:
+        target, source = self.target, winners.rows
+        names = [name for name in source.columns if name not in (DELETES, COLUMNS)]
+        # Spark joins faster by `=`, which finds no null.
+        signs = ["<=>" if key in winners.null_keys else "=" for key in target.keys]
         if target.delete_when and "=" not in signs:
             source = self._without_null_key_delete(session, source)
         # py4j converts a dict to a Java map.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import Promise
@@ -121,6 +121,14 @@ class WrittenHistory:
             yield
         except TableReadError as error:
             raise WriteError(str(error)) from error
+
+
+def no_rows(session: SparkSession, spark_schema: str) -> DataFrame:
+    """A frame of a session with these columns and without rows, which needs no task."""
+    of_session: Any = session._jsparkSession
+    jvm: Any = session._jvm
+    columns = of_session.parseDataType(spark_schema)
+    return DataFrame(of_session.createDataFrame(jvm.java.util.ArrayList(), columns), session)
 
 
 def create_table(builder: Any, log: DeltaLog) -> None:

@@ -1,24 +1,85 @@
 """Merges the rows of a range by keys, before they are written or read beside the table."""
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DateType, StructType, TimestampNTZType, TimestampType
 
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.format.schema import quoted
+from sparkwal.lifecycle.table import SEQUENCE
 from sparkwal.reading.metadata import COLUMNS, check_reserved, name_text
 from sparkwal.reading.planning import folded_names
 from sparkwal.spark.conditions import deletes
-from sparkwal.spark.tombstones import DELETES, without_late
 
 # Temporary columns, which neither the log nor the table has.
+# Whether a row of the winners deletes its key.
+DELETES = "_wal_deletes"
 _ORDER = "_wal_order"
 _ROW = "_wal_winner"
 _SEQUENCE = "_wal_sequence"
 _DELETED = "_wal_deleted"
+
+
+@dataclass(frozen=True)
+class Winners:
+    """The rows that win in a range, and what one pass over them shows.
+
+    Attributes:
+        rows: one row for each key, as of `winning_rows`.
+        null_keys: the key columns that have a null.
+        has_deletes: a row with a sequence deletes its key.
+        is_timed: sequences are dates or timestamps.
+        newest_us: the newest of these, in microseconds since 1970; None if there is none.
+    """
+
+    rows: DataFrame
+    null_keys: frozenset[str]
+    has_deletes: bool
+    is_timed: bool
+    newest_us: int | None
+
+
+def passed_once(rows: DataFrame, target: Target) -> Winners:
+    """Go once over the rows that win.
+
+    Args:
+        rows: one row for each key, as of `winning_rows`.
+        target: names the keys, the column that decides which row wins, and the condition.
+    """
+    by = F.col(quoted(target.sequence_by)) if target.sequence_by else F.lit(None)
+    kind = rows.select(by).schema[0].dataType
+    is_timed = isinstance(kind, DateType | TimestampType | TimestampNTZType)
+    is_deleted = F.col(DELETES) & by.isNotNull() if target.delete_when else F.lit(False)
+    newest = F.unix_micros(by.cast("timestamp")) if is_timed else F.lit(None)
+    nulls = [F.col(quoted(key)).isNull() for key in target.keys]
+    found = rows.agg(*map(F.max, (is_deleted, newest, *nulls))).first()
+    assert found is not None
+    has_deletes, newest_us, *has_null = found
+    null_keys = (key for key, is_null in zip(target.keys, has_null, strict=True) if is_null)
+    return Winners(rows, frozenset(null_keys), bool(has_deletes), is_timed, newest_us)
+
+
+def without_late(winners: DataFrame, tombstones: DataFrame, target: Target) -> DataFrame:
+    """The rows that win, without those that are older than a tombstone of their key.
+
+    A delete is kept: the table may hold an older row of its key.
+
+    Args:
+        winners: one row for each key, with the column DELETES.
+        tombstones: those of a version, in the session of these rows.
+        target: how the rows go into the table.
+    """
+    by = F.col(f"s.{quoted(target.sequence_by)}")
+    # In Spark NaN is greater than any other value.
+    is_late = by.isNull() | (F.col(f"d.{SEQUENCE}") > by)
+    same = (F.col(f"s.{quoted(key)}").eqNullSafe(F.col(f"d.{quoted(key)}")) for key in target.keys)
+    # §10: a row that is older than a tombstone of its key is dropped
+    dropped = reduce(Column.__and__, same, ~F.col(f"s.{DELETES}") & is_late)
+    return winners.alias("s").join(tombstones.alias("d"), dropped, "left_anti")
 
 
 def winning_rows(

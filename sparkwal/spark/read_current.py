@@ -40,11 +40,17 @@ from sparkwal.spark.datasource import PLANNED
 from sparkwal.spark.delta_reader import SparkDeltaReader
 from sparkwal.spark.delta_writing import isolated_session
 from sparkwal.spark.interfaces import to_struct
-from sparkwal.spark.keyed_rows import after_merge, merged_partial_rows, same_keys, winning_rows
+from sparkwal.spark.keyed_rows import (
+    DELETES,
+    after_merge,
+    merged_partial_rows,
+    same_keys,
+    winning_rows,
+    without_late,
+)
 from sparkwal.spark.registering import register_once
 from sparkwal.spark.source import packed
 from sparkwal.spark.table_files import SparkTableFiles
-from sparkwal.spark.tombstones import DELETES, without_late
 from sparkwal.store.path import absolute
 
 SparkTable: TypeAlias = SparkDeltaReader | SparkTableFiles

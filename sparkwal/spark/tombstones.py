@@ -1,12 +1,14 @@
-"""The tombstones of a Delta table, by Spark: see `sparkwal.lifecycle.table`."""
+"""The tombstones of a Delta table, by Spark: see `sparkwal.lifecycle.table`.
+
+A range appends the keys that it deletes, so a key may have several tombstones. The one with the
+greatest sequence counts.
+"""
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
 from sparkwal.errors import PlanError
 from sparkwal.format.lifecycle_record import Promise, Target
@@ -25,38 +27,23 @@ from sparkwal.spark.delta_writing import (
     delta_tables,
     explained,
     isolated_session,
+    no_rows,
     range_session,
 )
+from sparkwal.spark.keyed_rows import DELETES, Winners
 from sparkwal.spark.readable import one_line
 
 # Earlier than every timestamp of Spark.
 _EARLIEST_US = -(2**62)
-# Whether a row of the winners deletes its key.
-DELETES = "_wal_deletes"
+# How often, in a horizon, tombstones beyond it are looked for.
+_LOOKS = 64
+# Each range with deletes adds a file, and each range reads them. So many become one.
+_MOST_FILES = 64
 _MAPPING = "delta.columnMapping.mode"
 _STATISTICS = "delta.dataSkippingNumIndexedCols"
 _WIDENS = "delta.enableTypeWidening"
-# Finds the winners of a range: one row for each key, with the column DELETES.
-Winners = Callable[[SparkSession, Promise], DataFrame]
-
-
-def without_late(winners: DataFrame, tombstones: DataFrame, target: Target) -> DataFrame:
-    """The rows that win, without those that are older than the tombstone of their key.
-
-    A delete is kept: the table may hold an older row of its key.
-
-    Args:
-        winners: one row for each key, with the column DELETES.
-        tombstones: those of a version, in the session of these rows.
-        target: how the rows go into the table.
-    """
-    by = F.col(f"s.{quoted(target.sequence_by)}")
-    # In Spark NaN is greater than any other value.
-    is_late = by.isNull() | (F.col(f"d.{SEQUENCE}") > by)
-    same = (F.col(f"s.{quoted(key)}").eqNullSafe(F.col(f"d.{quoted(key)}")) for key in target.keys)
-    # §10: a row that is older than the tombstone of its key is dropped
-    dropped = reduce(Column.__and__, same, ~F.col(f"s.{DELETES}") & is_late)
-    return winners.alias("s").join(tombstones.alias("d"), dropped, "left_anti")
+# Finds the winners of a range. Its rows may belong to another session.
+Find = Callable[[SparkSession, Promise], Winners]
 
 
 class SparkTombstones(WrittenHistory):
@@ -66,17 +53,15 @@ class SparkTombstones(WrittenHistory):
         spark: a session with Delta Lake.
         target: how rows go into the table.
         table: the log of that table.
-        winners: finds the rows that win.
+        find: finds the rows that win.
     """
 
-    def __init__(
-        self, spark: SparkSession, target: Target, table: DeltaLog, winners: Winners
-    ) -> None:
+    def __init__(self, spark: SparkSession, target: Target, table: DeltaLog, find: Find) -> None:
         self._spark = spark
         self._session = isolated_session(spark)
         self._target = target
         self._table = table
-        self._winners = winners
+        self._find = find
         self._path = spark_path(target.tombstones)
         super().__init__(delta_log(self._session, target.tombstones))
 
@@ -141,46 +126,43 @@ class SparkTombstones(WrittenHistory):
         # §10: the tombstones of a range carry its transaction
         session = range_session(self._spark, promise, is_repeated=is_repeated)
         with explained(self._target.tombstones, promise):
-            winners = self._winners(session, promise)
+            winners = self._find(session, promise)
+            expired = self._expired(promise, winners)
             by = F.col(quoted(self._target.sequence_by))
-            is_time = isinstance(
-                winners.select(by).schema[0].dataType,
-                DateType | TimestampType | TimestampNTZType,
-            )
-            is_deleted = F.col(DELETES) & by.isNotNull()
-            newest = F.max(F.unix_micros(by.cast("timestamp"))) if is_time else F.lit(None)
-            row = winners.agg(F.max(is_deleted), newest).first()
-            has_deleted, newest_us = row or (None, None)
-            limit_us = promise.timestamp_ms * 1000
-            if is_time:
-                # The horizon ends at the newest sequence, or now if that is earlier. So a log of
-                # old rows keeps its tombstones, and a sequence in the future drops none early.
-                limit_us = min(limit_us, _EARLIEST_US if newest_us is None else newest_us)
-            limit_us -= self._target.tombstone_horizon_ms * 1000
-            deleted = winners.where(is_deleted).select(
+            deleted = winners.rows.where(F.col(DELETES) & by.isNotNull()).select(
                 *(F.col(quoted(key)).alias(key) for key in self._target.keys),
                 by.alias(SEQUENCE),
                 F.expr(f"timestamp_millis({promise.timestamp_ms}L)").alias(DELETED_AT),
             )
-            expired = f"unix_micros(t.{DELETED_AT}) < {limit_us}L"
-            if is_time:
-                expired = f"unix_micros(CAST(t.{SEQUENCE} AS TIMESTAMP)) < {limit_us}L"
-                deleted = deleted.alias("t").where(f"NOT {expired}")
-            earlier = session.read.format("delta").load(self._path).alias("t")
+            if winners.is_timed:
+                deleted = deleted.where(f"NOT {expired}")
+            # It comes first: the result of a union belongs to its session, which has the number.
+            rows = no_rows(session, deleted.schema.json())
+            if winners.has_deletes:
+                rows = rows.union(deleted.coalesce(1))
             with table_lock(self._path):
-                if has_deleted or earlier.where(expired).head(1):
-                    self._merge(session, deleted.repartition(1), expired)
-                else:
-                    # The transaction alone.
-                    empty = session.createDataFrame([], deleted.schema)
-                    empty.write.format("delta").mode("append").save(self._path)
+                self._tidy(promise, expired)
+                rows.write.format("delta").mode("append").save(self._path)
 
-    def _merge(self, session: SparkSession, deleted: DataFrame, expired: str) -> None:
-        names = [*map(quoted, self._target.keys), SEQUENCE, DELETED_AT]
-        values = {name: f"s.{name}" for name in names}
-        same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in self._target.keys)
-        table = delta_tables(session).forPath(session._jsparkSession, self._path).alias("t")
-        merge = table.merge(deleted.alias("s")._jdf, same).withSchemaEvolution()
-        merge = merge.whenMatched(f"s.{SEQUENCE} > t.{SEQUENCE}").updateExpr(values)
-        merge = merge.whenNotMatched().insertExpr(values)
-        merge.whenNotMatchedBySource(expired).delete().execute()
+    def _expired(self, promise: Promise, winners: Winners) -> str:
+        """The condition for a tombstone beyond the horizon."""
+        limit_us = promise.timestamp_ms * 1000
+        if winners.is_timed:
+            # The horizon ends at the newest sequence, or now if that is earlier. So a log of old
+            # rows keeps its tombstones, and a sequence in the future drops none early.
+            newest_us = _EARLIEST_US if winners.newest_us is None else winners.newest_us
+            limit_us = min(limit_us, newest_us)
+        time = f"CAST({SEQUENCE} AS TIMESTAMP)" if winners.is_timed else DELETED_AT
+        return f"unix_micros({time}) < {limit_us - self._target.tombstone_horizon_ms * 1000}L"
+
+    def _tidy(self, promise: Promise, expired: str) -> None:
+        """Drop tombstones beyond the horizon, and gather many files, some times in a horizon."""
+        step_ms = max(self._target.tombstone_horizon_ms // _LOOKS, 1)
+        if self._log.committed_ms // step_ms == promise.timestamp_ms // step_ms:
+            return
+        # §10: the version that drops tombstones carries no transaction: the range would be skipped
+        table = delta_tables(self._session).forPath(self._session._jsparkSession, self._path)
+        table.delete(expired)
+        files = DataFrame(table.detail(), self._session).select("numFiles").first()
+        if files is not None and files[0] > _MOST_FILES:
+            table.optimize().executeCompaction()

@@ -119,6 +119,11 @@ class DeltaLog:
         # The removed files that the checkpoint lists, or None if its sidecars list them.
         self._removed: set[Removed] | None = set()
 
+    @property
+    def committed_ms(self) -> int:
+        """The time of the version, as its writer recorded it. There must be a table."""
+        return self._commits[self.version].timestamp_ms
+
     def update(self) -> bool:
         """Read the new versions, or all if the table was recreated: at rest 1 LIST and 1 GET.
 

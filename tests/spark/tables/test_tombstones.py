@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import sparkwal
 from sparkwal.errors import ConfirmError, PlanError
 from sparkwal.lifecycle.table import SEQUENCE
+from sparkwal.spark import tombstones
 from sparkwal.spark.delta import SparkDeltaTable
 from sparkwal.spark.delta_files import spark_path
 from tests.lifecycle.lakes import STAGES, Lake
@@ -182,8 +183,8 @@ def test_the_greatest_row_of_each_key_stays_at_every_stage(
             assert table(lake) == expected, (seed, stage)
 
 
-class Killed(Exception):
-    pass
+class Killed(BaseException):
+    """The process is killed: nothing of the library catches it."""
 
 
 @pytest.mark.parametrize("place", ["before", pytest.param("after", marks=pytest.mark.slow)])
@@ -215,7 +216,7 @@ def test_a_range_whose_process_died_between_the_two_writes_is_finished_with_the_
     history = lake.spark.sql(f"DESCRIBE HISTORY delta.`{lake.target.tombstones}`")
     operations = [each.operation for each in history.collect()]
     # A range that deletes no key brings its transaction only.
-    assert operations == ["WRITE", "MERGE", "WRITE", "CREATE TABLE"]
+    assert operations == ["WRITE", "WRITE", "WRITE", "CREATE TABLE"]
 
 
 @pytest.mark.slow
@@ -308,33 +309,84 @@ def test_a_folder_of_somebody_else_is_no_place_for_tombstones(
         lifecycle(lake).run_once(whole=True)
 
 
+def test_a_key_may_have_several_tombstones_and_the_greatest_counts(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    lake = lake_of(delta, tmp_path)
+    for changes in ([row(9, "d")], [row(12, "d"), row(7, a=2)], [row(10, "d")]):
+        lake.append(changes, schema=NUMBERS)
+        lake.compact()
+    assert kept(lake) == {9: 1, 12: 1, 10: 1}
+    lake.append([row(11)], schema=NUMBERS)
+    assert current(lake) == of(row(7, a=2))
+    lake.compact()
+    assert table(lake) == current(lake) == of(row(7, a=2))
+    lake.append([row(12)], schema=NUMBERS)
+    lake.compact()
+    assert table(lake) == current(lake) == of(row(7, a=2), row(12))
+
+
+MOMENTS = schema_with(pa.timestamp("us", "UTC"))
+
+
 @pytest.mark.slow
 def test_a_tombstone_is_dropped_after_its_horizon(delta: SparkSession, tmp_path: Path) -> None:
     """By the newest sequence, so that rows of long ago are no different; a sequence ahead of the
-    clock drops nothing."""
+    clock drops nothing. The range that drops some adds its own all the same."""
     lake = lake_of(delta, tmp_path)
-    schema = schema_with(pa.timestamp("us", "UTC"))
     begin = dt.datetime(2001, 2, 3, tzinfo=dt.UTC)
     ahead = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
 
     def compact(*changes: dict[str, Any]) -> None:
-        lake.append(changes, schema=schema)
-        lifecycle(lake, tombstoneHorizon="7d").run_once(whole=True)
+        lake.append(changes, schema=MOMENTS)
+        # Each range looks for them: a part of this horizon is shorter than a range takes.
+        lifecycle(lake, tombstoneHorizon="7ms").run_once(whole=True)
 
-    def day(number: float) -> dt.datetime:
-        return begin + dt.timedelta(days=number)
+    def ms(number: float) -> dt.datetime:
+        return begin + dt.timedelta(milliseconds=number)
 
-    compact(row(day(1), "d"), row(day(0), "d", a=2))
-    assert kept(lake) == {day(1): 1, day(0): 1}
-    compact(row(day(8), a=3), row(day(0.5)))
-    assert kept(lake) == {day(1): 1}
-    assert table(lake) == of(row(day(8), a=3))
+    compact(row(ms(1), "d"), row(ms(0), "d", a=2))
+    assert kept(lake) == {ms(1): 1, ms(0): 1}
+    compact(row(ms(8), a=3), row(ms(0.5)))
+    assert kept(lake) == {ms(1): 1}
+    assert table(lake) == of(row(ms(8), a=3))
     # One that is beyond the horizon already is not kept.
-    compact(row(day(9), a=3), row(day(1), "d", a=4))
+    compact(row(ms(9), a=3), row(ms(1), "d", a=4))
     assert kept(lake) == {}
-    compact(row(day(10), "d", a=5))
+    compact(row(ms(10), "d", a=5))
+    compact(row(ms(20), "d", a=6))
+    assert kept(lake) == {ms(20): 1}
     compact(row(ahead, a=3))
     assert kept(lake) == {}
+
+
+@pytest.mark.slow
+def test_tombstones_beyond_the_horizon_are_not_looked_for_by_each_range(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    lake = lake_of(delta, tmp_path)
+    old, new = (dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in (1800, 2020))
+
+    for changes in ([row(old, "d")], [row(new, a=2)]):
+        lake.append(changes, schema=MOMENTS)
+        # A 64th part of it is longer than a year.
+        lifecycle(lake, tombstoneHorizon="36500d").run_once(whole=True)
+    assert kept(lake) == {old: 1}
+
+
+@pytest.mark.slow
+def test_many_files_of_tombstones_become_one(
+    delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tombstones, "_MOST_FILES", 2)
+    lake = lake_of(delta, tmp_path)
+    same = dt.datetime(2001, 2, 3, tzinfo=dt.UTC)
+    for a in range(4):
+        lake.append([row(same, "d", a=a)], schema=MOMENTS)
+        lifecycle(lake, tombstoneHorizon="1ms").run_once(whole=True)
+    assert kept(lake) == {same: 4}
+    (detail,) = delta.sql(f"DESCRIBE DETAIL delta.`{lake.target.tombstones}`").collect()
+    assert detail["numFiles"] == 2
 
 
 @pytest.mark.slow
