@@ -56,6 +56,7 @@ from sparkwal.spark.delta_writing import (
     delta_tables,
     explained,
     isolated_session,
+    no_rows,
     range_session,
     refused,
 )
@@ -200,7 +201,7 @@ class SparkDeltaTable(WrittenHistory):
         session = range_session(self._spark, promise, is_burned=True)
         with explained(self.target.table, promise), table_lock(self._path):
             self._log.update()
-            empty = session.createDataFrame([], to_struct(self._log.spark_schema))
+            empty = no_rows(session, self._log.spark_schema)
             empty.write.format("delta").mode("append").save(self._path)
 
     def write(self, promise: Promise, tombstones_version: int = NO_TABLE_VERSION) -> None:
@@ -420,7 +421,7 @@ class SparkDeltaTable(WrittenHistory):
                 raise PlanError(f"column {name} can be no key: Spark does not compare its values")
         if target.delete_when:
             try:
-                empty = self._session.createDataFrame([], schema)
+                empty = no_rows(self._session, schema.json())
                 condition = deletes(target.delete_when, schema, is_own=True)
                 empty.select(condition).schema  # noqa: B018
             except Exception as error:
@@ -456,7 +457,7 @@ class SparkDeltaTable(WrittenHistory):
         """
         if not adds_columns(schema.json(), self._log.spark_schema):
             return
-        empty = self._session.createDataFrame([], schema)
+        empty = no_rows(self._session, schema.json())
         try:
             with table_lock(self._path):
                 writer = empty.write.format("delta").mode("append")
