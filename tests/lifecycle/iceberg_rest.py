@@ -22,18 +22,19 @@ _JETTY = "12.1.14"
 
 def start_catalog(folder: Path) -> Server:
     """Start it on a free port. Raises ServerError, also where its jars cannot be had."""
-    jars = os.pathsep.join(_jars())
+    classpath = os.pathsep.join(jars())
     settings = {
         "CATALOG_REST_PORT": "{port}",
         "CATALOG_WAREHOUSE": f"file://{folder}/warehouse",
         "CATALOG_URI": f"jdbc:sqlite:{folder}/catalog.db",
     }
-    command = [JAVA, *JVM, "-cp", jars, "org.apache.iceberg.rest.RESTCatalogServer"]
+    command = [JAVA, *JVM, "-cp", classpath, "org.apache.iceberg.rest.RESTCatalogServer"]
     return start_server(command, {}, "/v1/config", settings)
 
 
 @cache
-def _jars() -> tuple[str, ...]:
+def jars() -> tuple[str, ...]:
+    """The jars of the server and of Iceberg's library. Raises ServerError without them."""
     modules = (
         # The server is among Iceberg's tests.
         Module("org.apache.iceberg", "iceberg-core", _ICEBERG, ("", "tests")),
