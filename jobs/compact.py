@@ -50,7 +50,9 @@ from sparkwal.errors import (
 )
 from sparkwal.format.lifecycle_record import Target
 from sparkwal.lifecycle.cycle import Run
+from sparkwal.lifecycle.known_log import Again
 from sparkwal.lifecycle.opening import (
+    check_again,
     check_apart,
     check_change,
     check_same_target,
@@ -92,6 +94,7 @@ class RunOptions:
         accept_table: accept the present table first.
         give_up_range: give the open range up, and do nothing else.
         change_target: change how the table takes rows, and do nothing else.
+        refused_again: write refused rows again, and do nothing else.
         continuous: repeat until a signal.
         interval: the seconds between two rounds.
         drain_timeout: the seconds for which a signal waits for the running range.
@@ -103,6 +106,7 @@ class RunOptions:
     accept_table: bool = False
     give_up_range: bool = False
     change_target: bool = False
+    refused_again: bool = False
     continuous: bool = False
     interval: float = 60.0
     drain_timeout: float = 60.0
@@ -177,8 +181,26 @@ class Compaction:
             f"{self.target.table} so. Its present rows stay as they are"
         )
 
-    def _lifecycle(self) -> Lifecycle:
-        arguments: dict[str, Any] = with_flags(self.log_options, sequencer=self.settings.sequencer)
+    def refused_again(self) -> dict[str, Again | SparkWalError]:
+        """Write the refused rows of the log again, or of all logs under the path, one by one.
+
+        Returns:
+            The result of each log by name.
+        """
+        names = [self.settings.sequencer]
+        if self.all_sequencers:
+            names = [*existing_logs(self.settings, all_sequencers=True)]
+        results: dict[str, Again | SparkWalError] = {}
+        for name in names:
+            try:
+                results[name] = self._lifecycle(name).refused_again()
+            except SparkWalError as error:
+                results[name] = error
+        return results
+
+    def _lifecycle(self, sequencer: str = "") -> Lifecycle:
+        name = sequencer or self.settings.sequencer
+        arguments: dict[str, Any] = with_flags(self.log_options, sequencer=name)
         arguments["collects"] = self.run.collects
         if self.run.segments is not None:
             arguments = {k: v for k, v in arguments.items() if k.lower() != "makesegments"}
@@ -214,6 +236,8 @@ class Compaction:
             try:
                 check = check_change if self.run.change_target else check_same_target
                 check(own, target)
+                if self.run.refused_again:
+                    check_again(target)
             except PlanError as error:
                 raise OptionError(str(error)) from None
 
@@ -227,7 +251,10 @@ def _row(name: str, run: Run) -> dict[str, str]:
     return {
         "log": name,
         "range": ", ".join(str(range_.k) for range_ in ranges) or idle,
-        "positions": ", ".join(f"{range_.start}…{range_.end - 1}" for range_ in ranges),
+        "positions": ", ".join(
+            "refused rows" if range_.is_again else f"{range_.start}…{range_.end - 1}"
+            for range_ in ranges
+        ),
         "rows": ", ".join("?" if range_.rows is None else f"{range_.rows:,}" for range_ in ranges),
         "bytes": ", ".join(size(range_.bytes) for range_ in ranges),
         "version": str(ranges[-1].table_version) if ranges else "",
@@ -257,6 +284,23 @@ def _once(work: Compaction, meter: Meter, signals: Signals, printer: EventPrinte
         print_table([_row(*item) for item in runs.items()], f"{work.settings.path}{target}")
     # A signal to all processes of the job also ends Spark, and then the round fails.
     if failures and signals.received is None:
+        raise Failures(failures, several=work.all_sequencers)
+
+
+def _again(work: Compaction) -> None:
+    """Write refused rows again.
+
+    Raises:
+        Failures: a log failed.
+    """
+    results = work.refused_again()
+    for name, again in results.items():
+        if isinstance(again, Again):
+            written = "unknown" if again.written is None else f"{again.written:,}"
+            _print(f"{name}: rows written again: {written}, still refused: {again.refused:,}")
+    if failures := {
+        name: each for name, each in results.items() if isinstance(each, SparkWalError)
+    }:
         raise Failures(failures, several=work.all_sequencers)
 
 
@@ -423,6 +467,12 @@ _takes_run_options = options(
         help="Only change --delete-when, --sequence-by, --cluster-by or --tombstone-horizon to "
         "those given here, for all later rows. An open range is given up.",
     ),
+    click.option(
+        "--refused-again",
+        is_flag=True,
+        help="Only write the rows of the log that a Delta table refused again, after you changed "
+        "the table: those in TABLE_refused. A row that it still refuses stays there.",
+    ),
     click.option("--continuous", is_flag=True, help="Repeat until stopped."),
     takes_interval("1min", "The time between two rounds of --continuous."),
     click.option(
@@ -439,6 +489,7 @@ _takes_run_options = options(
         "accept_table",
         "give_up_range",
         "change_target",
+        "refused_again",
         "continuous",
         "interval",
         "drain_timeout",
@@ -516,6 +567,8 @@ def main(
                     _print(work.give_up_range())
                 elif run.change_target:
                     _print(work.change_target())
+                elif run.refused_again:
+                    _again(work)
                 elif run.continuous:
                     _continuously(work, meter, signals, printer)
                 else:
@@ -539,20 +592,18 @@ def _check_flags(
     """
     if target is None and settings.retain_seconds is None and settings.retain_bytes is None:
         raise Refused("give TABLE, or --retain or --retain-bytes for a log without a table")
-    if target is None and any(
-        (run.now, run.accept_table, run.give_up_range, run.change_target, conf)
-    ):
-        raise Refused(
-            "--now, --accept-table, --give-up-range, --change-target, --conf are for a log with "
-            "TABLE"
-        )
+    only = {
+        "--give-up-range": run.give_up_range,
+        "--change-target": run.change_target,
+        "--refused-again": run.refused_again,
+    }
+    if target is None and any((run.now, run.accept_table, conf, *only.values())):
+        raise Refused(f"--now, --accept-table, {', '.join(only)}, --conf are for a log with TABLE")
     if run.accept_table and run.continuous:
         raise Refused("--accept-table is for one run; start --continuous after it")
-    if (run.give_up_range or run.change_target) and (
-        run.accept_table or run.continuous or (run.give_up_range and run.change_target)
-    ):
-        name = "--give-up-range" if run.give_up_range else "--change-target"
-        raise Refused(f"{name} does nothing else: give it without the others")
+    given = [name for name, is_given in only.items() if is_given]
+    if given and (run.accept_table or run.continuous or len(given) > 1):
+        raise Refused(f"{given[0]} does nothing else: give it without the others")
     if conf and target is not None and not needs_spark(target):
         raise Refused(f"--conf is for Spark, and {target.table} is written without it")
     if conf and jvm.started_by_spark_submit():

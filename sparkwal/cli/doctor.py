@@ -294,7 +294,8 @@ def _life(log: LogStore, log_id: str, gap: int) -> Iterator[Line]:
         yield ok("lifecycle", "none: nothing was compacted or collected")
     elif life.is_open:
         age = time.time_ns() // 1_000_000 - record.timestamp_ms
-        promised = f"positions {life.cut}…{life.to - 1} were promised to the table"
+        what = "refused rows" if life.again else f"positions {life.cut}…{life.to - 1}"
+        promised = f"{what} were promised to the table"
         finding = f"{promised} {age // 1000} s ago"
         if age > _IDLE_MS:
             yield to_do(

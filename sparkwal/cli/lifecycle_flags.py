@@ -143,7 +143,8 @@ class EventPrinter:
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.CompactionPlanned):
-            self.note = f"positions {event.cut}…{event.to - 1}"
+            is_again = event.cut == event.to
+            self.note = "refused rows" if is_again else f"positions {event.cut}…{event.to - 1}"
         elif isinstance(event, events.FloorMoved):
             self.note = "collecting"
         # The job reports a failed compaction itself.

@@ -43,6 +43,7 @@ _MOST_REASONS = 50
 def command(path: str, log_options: dict[str, str], limit: int, *, as_json: bool) -> None:
     """With refusedRows=aside rows that the table refuses go into the table TABLE_refused. The
     command counts those of the log by reason, and prints the first ones. It needs the extra `lake`.
+    After you changed the table, `jobs/compact.py PATH TABLE --refused-again` writes them again.
 
     \b
     sparkwal refused s3://bucket/wal --all --limit 5
@@ -74,10 +75,15 @@ def command(path: str, log_options: dict[str, str], limit: int, *, as_json: bool
         table(shown)
     if sum(counts.values()) > len(shown):
         notify(f"{len(shown):,} of {sum(counts.values()):,} rows are printed: --limit prints more")
+    notify(
+        "after you changed a Delta table so that it takes them: python jobs/compact.py "
+        f"{path} TABLE --refused-again"
+    )
 
 
 def _refused(record: ChainRecord, logs: Sequence[LogRange]) -> Iterator[Mapping[str, Any]]:
-    """The rows of the logs that stepped aside from ranges that are done.
+    """The rows of the logs that stepped aside from ranges that are done, and that the table does
+    not have since.
 
     The log still has a row at or above its cut: of an open range, or of one that was given up.
     """
@@ -92,10 +98,12 @@ def _refused(record: ChainRecord, logs: Sequence[LogRange]) -> Iterator[Mapping[
         snapshot = opened.snapshot("", None)
         if snapshot is None:
             continue
-        cuts = {(log.name, record.logs[log.name].log_id): record.logs[log.name].cut for log in its}
+        states = [(log.name, record.logs[log.name]) for log in its]
+        counting = {(name, log.log_id): (log.cut, log.taken) for name, log in states}
         read = opened.rows_at(snapshot.version)
         for batch in read([*_COLUMNS, "log_id", "values"]):
             for row in batch.to_pylist():
-                if row["position"] < cuts.get((row["sequencer"], row.pop("log_id")), 0):
+                cut, taken = counting.get((row["sequencer"], row.pop("log_id")), (0, 0))
+                if row["position"] < cut and row["range"] >= taken:
                     time = row["commit_time"].isoformat(timespec="milliseconds")
                     yield {**row, "commit_time": time.replace("+00:00", "Z")}

@@ -153,7 +153,8 @@ def _document(log: LogRange, now_ms: int, pace: Pace, listed: Page | None) -> di
             "floor": life.floor,
             "rows_aside": life.rows_aside,
             "waits_since": moment(life.refused_ms) if life.refused_ms else None,
-            "open_to": life.to if life.is_open else None,
+            "open_to": life.to if life.is_open and not life.again else None,
+            "again": life.again,
             "gc_grace_ms": record.gc_grace_ms,
             "timestamp": moment(record.timestamp_ms),
         },
@@ -197,6 +198,9 @@ def _life(life: dict[str, Any], status: dict[str, Any]) -> dict[str, str | Text]
     if open_to is not None:
         promised = f"{cut}…{open_to - 1} is promised to the table as range {life['ranges']}"
         lines["open"] = Text(promised, "yellow")
+    if life["again"]:
+        again = f"refused rows are promised to the table again as range {life['again']}"
+        lines["open"] = Text(again, "yellow")
     if life["rows_aside"]:
         count = f"{life['rows_aside']:,} rows stepped aside into {life['table']}_refused"
         lines["refused"] = Text(count, "yellow")

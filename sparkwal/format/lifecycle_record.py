@@ -44,6 +44,8 @@ _OF_SOME_LOGS = {
     "tried_ms": 0,
     "aside": 0,
     "rows_aside": 0,
+    "again": 0,
+    "taken": 0,
     "collected": 0,
     "at_rest": "",
 }
@@ -121,8 +123,12 @@ class LogInChain:
             unknown. As `collected` it saves requests, and no rule needs it.
         aside: the number of the last range of this log from which the refused rows step aside; 0
             since a range of it was done. An open range of the log is then such a range.
-        rows_aside: the number of rows that stepped aside from the ranges of it that are done. It is
-            for people, and no rule needs it.
+        rows_aside: the number of rows that stepped aside from the ranges of it that are done, and
+            that the table does not have since. It is for people, and no rule needs it.
+        again: the number under which an open range was promised that has no positions, and writes
+            the refused rows of this log again; 0 without one.
+        taken: of the refused rows of this log those of a range below this number are in the table,
+            or count under a later number.
     """
 
     log_id: str
@@ -138,16 +144,19 @@ class LogInChain:
     at_rest: str = ""
     aside: Whole = 0
     rows_aside: Whole = 0
+    again: Whole = 0
+    taken: Whole = 0
 
     @property
     def is_open(self) -> bool:
-        """Whether positions of the log are promised to its table and not confirmed there."""
-        return self.to > self.cut
+        """Whether positions of the log, or its refused rows, are promised to its table and not
+        confirmed there."""
+        return self.to > self.cut or self.again > 0
 
     @property
     def is_released(self) -> bool:
         """Whether its table has all that the chain promised, and the log keeps none of that."""
-        return bool(self.table) and self.floor == self.cut == self.to
+        return bool(self.table) and self.floor == self.cut == self.to and not self.again
 
     @property
     def is_alone(self) -> bool:
@@ -232,7 +241,13 @@ class Promise:
     @property
     def is_aside(self) -> bool:
         """Whether the rows of the open range that the table refuses step aside."""
-        return any(log.is_open and log.aside for log in self.logs.values())
+        is_aside = any(log.is_open and log.aside for log in self.logs.values())
+        return is_aside or self.is_again
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the open range writes refused rows of a log again."""
+        return any(log.again for log in self.logs.values())
 
     @property
     def confirmed_k(self) -> int:
@@ -314,8 +329,9 @@ def encode(record: ChainRecord) -> bytes:
     }
     # §14: only a record that an older version would misread has the newer format
     has_aside = any(log.aside for log in logs.values())
-    if not has_aside and not any(table.refused for table in tables.values()):
-        document[versions.FIELD] = 1
+    has_aside = has_aside or any(table.refused for table in tables.values())
+    if not any(log.again or log.taken for log in logs.values()):
+        document[versions.FIELD] = 2 if has_aside else 1
     text = to_json(versions.LIFECYCLE, document)
     metadata = {HEADER_KEY: text, CRC_KEY: crc_hex(text)}
     sink = pa.BufferOutputStream()
@@ -415,8 +431,10 @@ def _check_log(name: str, log: LogInChain, location: str) -> None:
         raise InvalidLogError(f"{location}: {name[:80]!r} is no name of a log")
     if not (log.cut <= log.to and (not log.table or log.floor <= log.cut)):
         raise InvalidLogError(f"{location}: floor ≤ cut ≤ to is expected")
-    if log.to > log.cut and not log.table:
+    if log.is_open and not log.table:
         raise InvalidLogError(f"{location}: it has an open range and no table")
+    if log.again and log.to > log.cut:
+        raise InvalidLogError(f"{location}: log {name!r} has two open ranges")
     if max(log.to, log.floor) > keys.MOST_POSITIONS:
         raise InvalidLogError(f"{location}: no log has so many positions")
 

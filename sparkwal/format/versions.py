@@ -18,7 +18,7 @@ JOURNAL = "journal"
 CURSOR = "cursor"
 # Version 1 of these has no field. A checkpoint of version 2 has a state beside it. An offset and a
 # cursor of version 2 have a place in a table. In a lifecycle record of version 2 rows
-# of a log step aside, or did so.
+# of a log step aside, or did so; in one of version 3 they are written again, or were.
 CHECKPOINT = "checkpoint"
 OFFSET = "offset"
 NOTE = "note"
@@ -26,7 +26,7 @@ NOTE = "note"
 # another version counts as none.
 VERSIONS = {
     LOG: 1,
-    LIFECYCLE: 2,
+    LIFECYCLE: 3,
     CONSUMER: 1,
     ARCHIVE: 1,
     HINT: 7,

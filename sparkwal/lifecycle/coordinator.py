@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sparkwal import events
-from sparkwal.errors import CompactionError, PlanError, PublishError, SparkWalError
+from sparkwal.errors import CompactionError, PlanError, PublishError, SparkWalError, WriteError
 from sparkwal.format.keys import ROOT
 from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.lifecycle.accepting import accept
@@ -22,18 +22,20 @@ from sparkwal.lifecycle.cycle import (
     Cycle,
     Run,
     close_range,
+    finish_range,
     look,
     no_table,
     promise_to,
+    put_promise,
     write_range,
 )
-from sparkwal.lifecycle.known_log import ClosedRange, Collection, KnownLog
-from sparkwal.lifecycle.opening import check_change, check_same_target
+from sparkwal.lifecycle.known_log import Again, ClosedRange, Collection, KnownLog
+from sparkwal.lifecycle.opening import check_again, check_change, check_same_target
 from sparkwal.lifecycle.policy import Policy
-from sparkwal.lifecycle.table import Table
+from sparkwal.lifecycle.table import Table, TableConflict, confirm
 from sparkwal.protocol.chain import Chain, MovedOn
 from sparkwal.protocol.clock import SYSTEM, Clock
-from sparkwal.protocol.lifecycle_steps import with_target
+from sparkwal.protocol.lifecycle_steps import promised_again, with_target
 from sparkwal.protocol.segments import with_copies
 from sparkwal.reading.listing import list_logs
 from sparkwal.store.base import LogStore
@@ -232,6 +234,69 @@ class Coordinator:
                 snapshot = write_range(self._chain, record, table, burns=True)
                 record, _ = close_range(self._chain, record, table, snapshot)
             return self._chain.put(with_target(record, target))
+
+        return self._retry_if_moved(work)
+
+    def refused_again(self) -> Again:
+        """Write rows that the table refused again, after you changed the table or the target.
+
+        They are those of this log in the table of refused rows. A row that the table takes leaves
+        it; one that the table still refuses stays there, with its new reason. Of a table with keys
+        only rows with a greater `sequence_by` replace a row.
+
+        Returns:
+            How many rows the table took, and how many it still refuses.
+
+        Raises:
+            PlanError: the log has no table, this has another one, or the rows cannot be written
+                again into such a table.
+            CompactionError: the rows did not reach the table; they wait as before.
+            StoreUnavailableError: the store did not answer.
+        """
+        written: int | None = 0
+        # The range that this process promised.
+        own_k = 0
+
+        def work() -> Again:
+            nonlocal written, own_k
+            cycle = self._look([self._log])
+            table, url = self._own_table(cycle.record)
+            check_again(table.target)
+            cycle.recover()
+            log = cycle.logs[self._log.name]
+            if log.error is not None:
+                raise log.error
+            if log.finished is not None and log.finished.is_again:
+                # A process promised them, and died.
+                written = log.finished.rows
+            if not log.takes_part:
+                raise PlanError(f"there is no log at {self._log.url}")
+            promise, state = promise_to(cycle.record, table.target), log.state(cycle.record)
+            if promise.table.refused is None or state.table != url:
+                return Again(0, 0)
+            if own_k and state.taken >= own_k:
+                # Another process finished that range, also if it was first with the record.
+                return Again(written or None, state.rows_aside)
+            with self._chain.unless_moved_on(cycle.record):
+                confirm(promise, table)
+            if log.head is None:
+                log.look(state)
+            table.prepare(log.log, log.schema)
+            record = promised_again(cycle.record, promise.table, log.log.name)
+            record = put_promise(self._chain, record, table.target)
+            own_k = promise.table.k + 1
+            present = {log.log.name: log.live_head.live}
+            record, ranges, bad = finish_range(self._chain, record, table, present, gives_up=True)
+            for error in bad.values():
+                raise error
+            if not ranges:
+                raise WriteError("another process gave the range of refused rows up: run it again")
+            rows = ranges[log.log.name].rows
+            with suppress(CompactionError, TableConflict):
+                assert table.refused is not None
+                table.refused.remove_taken(promise_to(record, table.target))
+            written = None if rows is None or written is None else written + rows
+            return Again(written, record.logs[log.log.name].rows_aside)
 
         return self._retry_if_moved(work)
 

@@ -450,8 +450,8 @@ class Cycle:
             self.chain, self.record, table, present, gives_up=gives_up
         )
         self.has_written = True
-        if self.policy.sets_aside and not promise.is_aside:
-            # Its next range, in this run, leaves these rows out.
+        if promise.is_again or (self.policy.sets_aside and not promise.is_aside):
+            # Its next range, in this run, leaves these rows out, or they are aside already.
             bad = {name: error for name, error in bad.items() if not is_refusal(error)}
         self.errors |= bad
         for name in bad.keys() & self.logs.keys():

@@ -20,6 +20,8 @@ from sparkwal.store.base import Entry, LogStore, Page
 class Range:
     """A range of the log that is in the table: positions start … end−1.
 
+    One without positions wrote refused rows again.
+
     Attributes:
         k: the range's number.
         table_version: the table's version after it.
@@ -32,6 +34,11 @@ class Range:
     table_version: int
     rows: int | None = None
     bytes: int | None = None
+
+    @property
+    def is_again(self) -> bool:
+        """Whether it wrote refused rows again."""
+        return self.start == self.end
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,20 @@ class ClosedRange:
     parts: tuple[OpenRange, ...]
     is_written: bool
     table_version: int
+
+
+@dataclass(frozen=True)
+class Again:
+    """Refused rows of a log that were written again.
+
+    Attributes:
+        written: the rows that the table took; None if their number is unknown. With keys they are
+            one for each key.
+        refused: the rows that it still refuses.
+    """
+
+    written: int | None
+    refused: int
 
 
 @dataclass(frozen=True)

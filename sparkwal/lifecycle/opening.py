@@ -121,7 +121,7 @@ class CheckedTable:
             f"{self.target.table} is opened to be read, and only a compaction writes it"
         )
 
-    write = burn = prepare
+    write = burn = remove_taken = prepare
 
     def held(self, *_: object) -> None:
         """Refuse, because only a run that writes a table accepts it."""
@@ -191,6 +191,25 @@ def check_place(table: str, options: StoreOptions) -> None:
             f"the log names the table {table[:200]!r}, which is on another store than the log. "
             "Whoever writes the log could name any server, so a reader opens this table only with "
             "the option tableLocation: give it the URL of the table"
+        )
+
+
+def check_again(target: Target) -> None:
+    """Check that refused rows can be written again into a table.
+
+    Raises:
+        PlanError: they cannot.
+    """
+    if not needs_spark(target):
+        raise PlanError(
+            f"refused rows are written again into Delta tables only, and {target.table} is none: "
+            f"insert the rows of {target.refused} yourself, and delete them there"
+        )
+    if target.keys and not target.sequence_by:
+        raise PlanError(
+            f"{target.table} has keys and no sequence_by, so a refused row could replace a newer "
+            f"one of its key: compare the rows of {target.refused} with the table, insert them "
+            "yourself, and delete them there"
         )
 
 

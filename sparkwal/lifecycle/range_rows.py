@@ -157,6 +157,8 @@ def _unreadable(promise: Promise, error: SparkWalError) -> ReadError:
 def range_name(promise: Promise) -> str:
     """The open range, as errors name it."""
     parts = promise.ranges
+    if promise.is_again:
+        return f"refused rows of {parts[0].sequencer} (range {promise.table.k})"
     if len(parts) > 1:
         names = ", ".join(part.sequencer for part in parts[:3])
         more = ", …" if len(parts) > 3 else ""
@@ -179,7 +181,8 @@ def refused(table: str, promise: Promise, why: str, change: str = "change it") -
         f"{table} did not take {range_name(promise)}: {why}. If the table refuses these rows, "
         f"{change} and run again; or give the range up with --give-up-range "
         f"(give_up_range()), and its rows are promised again"
-        f"{f'{other} (change_target())' if condition else ''}. No row is lost: they stay in the log"
+        f"{f'{other} (change_target())' if condition else ''}. No row is lost: they stay in "
+        f"{promise.target.refused if promise.is_again else 'the log'}"
     )
 
 

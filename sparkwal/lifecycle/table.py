@@ -12,7 +12,8 @@ compaction promises, writes and checks names no format:
   dropped.
 - Rows that the table refuses may step aside, in the same run: they go before the range into the
   table of refused rows, in a transaction of their own under the same number, and the table gets the
-  range without them.
+  range without them. A range may also write such rows again: that table first marks those that the
+  table still refuses with its number, and the table gets the others.
 - The history answers which ranges came since a version, whether something may have taken rows
   away, and whether it reaches back to that version.
 """
@@ -321,15 +322,25 @@ class Refused(WrittenTable, Protocol):
         """Find the rows of the open range that the table refuses, and write them.
 
         One transaction, also without such rows, removes rows of the log from the range's first
-        position on, which are left of ranges that were given up, and adds these.
+        position on, which are left of ranges that were given up, and adds these. If the range
+        writes refused rows again, it gives those that the table still refuses its number.
 
         Args:
-            promise: the open range, which takes positions of one log.
+            promise: the open range, which is of one log. If it writes refused rows again, it names
+                the newest version of them.
 
         Raises:
             TableConflict: another writer committed first.
             ReadError: the range is unreadable.
             WriteError: the rows cannot be found, or were not written.
+        """
+
+    def remove_taken(self, promise: Promise) -> None:
+        """Remove rows that count no more: they were written again. It saves space only.
+
+        Raises:
+            TableConflict: another writer committed first.
+            WriteError: they were not removed.
         """
 
 
@@ -463,14 +474,24 @@ def _with_keys_of(promise: Promise, tombstones: Tombstones, snapshot: TableState
 
 
 def _with_refused(promise: Promise, refused: Refused, snapshot: TableState) -> TableState:
-    """Write the rows that step aside from the open range, unless an earlier process did."""
+    """Write the rows that step aside from the open range, unless an earlier process did.
+
+    Returns:
+        The snapshot whose version shows which rows go to the table.
+    """
+    now: TableState | None = snapshot
     if promise.range_id not in [(change.log_id, change.k) for change in snapshot.changes]:
-        refused.write(promise)
+        newest = BesideTable(snapshot.table_id, snapshot.version)
+        looked = replace(promise, table=replace(promise.table, refused=newest))
+        refused.write(looked if promise.is_again else promise)
         now = snapshot_of_refused(promise, refused)
         check_beside(promise, refused_of(promise), now, is_due=True)
-        assert now is not None
+    assert now is not None
+    if not promise.is_again:
         return now
-    return snapshot
+    # §10: each process takes the rows of the version that the first write made
+    (made,) = (x.version for x in now.changes if (x.log_id, x.k) == promise.range_id)
+    return replace(now, version=made)
 
 
 def snapshot_of_refused(promise: Promise, refused: Snapshots) -> TableState | None:

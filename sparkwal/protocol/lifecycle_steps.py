@@ -1,8 +1,8 @@
 """The steps of the chain, as pure functions from the newest record to the next one (PROTOCOL §10).
 
-`promised` opens a range of a table, `done` and `burned` close it. `with_table`, `with_target`,
-`moved` and `with_logs` change what they name. `chain.Chain.put` gives the next record its number,
-its id and its time.
+`promised` and `promised_again` open a range of a table, `done` and `burned` close it. `with_table`,
+`with_target`, `moved` and `with_logs` change what they name. `chain.Chain.put` gives the next
+record its number, its id and its time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,6 +53,22 @@ def promised(
     return replace(record, kind=INTENT, logs=logs, tables=tables, gc_grace_ms=grace_ms)
 
 
+def promised_again(record: ChainRecord, table: TableInChain, sequencer: str) -> ChainRecord:
+    """Promise the refused rows of a log to its table once more, as the table's next range.
+
+    Args:
+        record: the newest record, without an open range of the table.
+        table: the table as it was confirmed last. It has refused rows.
+        sequencer: the name of the log.
+    """
+    url, k = table.target.table, table.k + 1
+    log = record.logs[sequencer]
+    assert log.table == url and table.refused is not None
+    logs = {**record.logs, sequencer: replace(log, again=k)}
+    tables = {**record.tables, url: replace(table, k=k)}
+    return replace(record, kind=INTENT, logs=logs, tables=tables)
+
+
 def done(record: ChainRecord, table: TableInChain, rows_aside: int = 0) -> ChainRecord:
     """Close the open range of a table, which holds it.
 
@@ -77,6 +93,12 @@ def done(record: ChainRecord, table: TableInChain, rows_aside: int = 0) -> Chain
         else log
         for name, log in record.logs.items()
     }
+    for name, log in record.logs.items():
+        if log.again and log.table == url:
+            # `aside` stays: the next range of positions removes what is left of one given up.
+            # SAFETY(taken-when-done) §10: refused rows that are written again count no more once
+            # the range is done
+            logs[name] = replace(log, again=0, taken=table.k, rows_aside=rows_aside)
     return replace(record, kind=DONE, logs=logs, tables={**record.tables, url: table})
 
 
@@ -99,12 +121,17 @@ def burned(
     """
     url = table.target.table
     logs = {
-        name: replace(log, to=log.cut) if log.table == url else log
+        # SAFETY(burned-again-waits) §10: refused rows wait as before if the range that writes them
+        # again is given up
+        name: replace(log, to=log.cut, again=0) if log.table == url else log
         for name, log in record.logs.items()
     }
     for name in unreadable:
         logs[name] = replace(logs[name], unreadable=table.k)
     for name in refused:
+        if record.logs[name].again:
+            # Its positions were not refused.
+            continue
         first_ms = logs[name].refused_ms or now_ms
         logs[name] = replace(logs[name], refused_ms=first_ms, tried_ms=now_ms)
     return replace(record, kind=BURNED, logs=logs, tables={**record.tables, url: table})

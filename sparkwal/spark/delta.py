@@ -34,12 +34,12 @@ from sparkwal.lifecycle.delta.fitting import (
     type_problems,
 )
 from sparkwal.lifecycle.merging.merged_rows import partial_columns
-from sparkwal.lifecycle.range_rows import RowsNotFound, range_name
+from sparkwal.lifecycle.range_rows import REASON, RowsNotFound, range_name
 from sparkwal.lifecycle.table import Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
-from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, with_hidden
+from sparkwal.reading.metadata import COLUMNS, COMMIT_TIME, name_text, with_hidden
 from sparkwal.reading.planning import plan_ranges
 from sparkwal.spark.conditions import deletes
 from sparkwal.spark.datasource import PLANNED
@@ -61,6 +61,7 @@ from sparkwal.spark.delta_writing import (
     refused,
 )
 from sparkwal.spark.interfaces import to_struct
+from sparkwal.spark.json_rows import with_values
 from sparkwal.spark.keyed_rows import (
     DELETES,
     Winners,
@@ -217,7 +218,7 @@ class SparkDeltaTable(WrittenHistory):
                     return
                 source = self._source(session, promise, tombstones_version)
                 with table_lock(self._path):
-                    self._merge(session, source)
+                    self._merge(session, source, is_again=promise.is_again)
         finally:
             self._forget_range()
 
@@ -225,7 +226,16 @@ class SparkDeltaTable(WrittenHistory):
         """The rows of the open range that the table gets. The range is planned once."""
         if self._read is None or self._read[0] != promise:
             range_rows = self._whole(session, promise)
-            if promise.is_aside:
+            if promise.is_again:
+                # The first write left none that cannot be converted.
+                why = F.col(REASON)
+                is_wrong = F.when(why.isNotNull(), F.raise_error(why).cast("boolean"))
+                rows = range_rows.rows.where(F.coalesce(is_wrong, F.lit(True)))
+                if self.target.mode == MERGE:
+                    rows = rows.orderBy(*PLACE)
+                rows = rows.drop(*PLACE, COMMIT_TIME, REASON)
+                range_rows = replace(range_rows, rows=rows, time="")
+            elif promise.is_aside:
                 # A broadcast keeps the order of the rows.
                 places = F.broadcast(self.refused.places(session, promise))
                 rows = range_rows.rows.join(places, [*PLACE], "left_anti").drop(*PLACE, COMMIT_TIME)
@@ -236,6 +246,8 @@ class SparkDeltaTable(WrittenHistory):
     def _whole(self, session: SparkSession, promise: Promise) -> _RangeRows:
         """The rows of the open range as the table stores them; with their places if some of them
         step aside."""
+        if promise.is_again:
+            return self._waiting(session, promise)
         hidden: list[str] = [*PLACE, COMMIT_TIME] if promise.is_aside else []
         if self.target.mode == MERGE:
             hidden += [*([COMMIT_TIME] if len(promise.ranges) > 1 else []), COLUMNS]
@@ -263,6 +275,25 @@ class SparkDeltaTable(WrittenHistory):
         partial = partial_columns(self.target, read.common, read.spark_schema, writable)
         return _RangeRows(stored, time, partial)
 
+    def _waiting(self, session: SparkSession, promise: Promise) -> _RangeRows:
+        """The refused rows that the open range writes again, with their places and REASON: why a
+        row cannot be converted to the table's columns."""
+        # An expression that two columns share must fail inside of each.
+        session.conf.set("spark.sql.subexpressionElimination.enabled", "false")
+        waiting, in_table = self.refused.waiting(session, promise), self._log.spark_schema
+        of_row = F.json_object_keys("values")
+        names_of_rows = [{*row[0]} for row in waiting.select(of_row).distinct().collect()]
+        writable = columns(in_table).keys() - {*filled_by_delta(in_table)}
+        names = sorted(set[str]().union(*names_of_rows) or writable)
+        if self.target.mode == MERGE:
+            has = [F.when(F.array_contains(of_row, x), F.lit(name_text(x))) for x in names]
+            waiting = waiting.withColumn(COLUMNS, F.concat_ws(" ", *has))
+        rows = with_values(waiting, names, to_struct(in_table))
+        common = [{name.lower() for name in each} for each in names_of_rows]
+        schema = rows.drop(*PLACE, COMMIT_TIME, COLUMNS, REASON).schema.json()
+        in_all = frozenset[str](set.intersection(*common) if common else columns(schema).keys())
+        return _RangeRows(rows, COMMIT_TIME, partial_columns(self.target, in_all, schema, writable))
+
     def _refused_rows(self, promise: Promise) -> DataFrame:
         """The rows of the open range that the table refuses, each by itself.
 
@@ -275,8 +306,14 @@ class SparkDeltaTable(WrittenHistory):
         of = self._whole(session, promise)
         table = self._log
         rows = of.rows.drop(COLUMNS)
+        unread = rows.where(F.col(REASON).isNotNull()) if promise.is_again else None
+        if unread is not None:
+            rows = rows.where(F.col(REASON).isNull()).drop(REASON)
         if self.target.mode == MERGE:
-            if why := self._depends_on_table(of):
+            if (why := self._depends_on_table(of)) and unread is not None:
+                # Whether the table takes the others, only the write shows.
+                return unread.persist()
+            if why:
                 raise refused(self.target.table, promise, why)
             if self.target.delete_when:
                 in_log = rows.drop(*PLACE, COMMIT_TIME).schema
@@ -285,7 +322,8 @@ class SparkDeltaTable(WrittenHistory):
         try:
             folder = spark_path(self.target.refused)
             with scratch_table(session, self._path, folder, promise.table.k) as scratch:
-                aside = refused_rows(rows, table.spark_schema, table.properties, scratch).persist()
+                aside = refused_rows(rows, table.spark_schema, table.properties, scratch)
+                aside = (aside if unread is None else aside.unionByName(unread)).persist()
                 aside.count()
                 return aside
         except RowsNotFound as error:
@@ -361,7 +399,7 @@ class SparkDeltaTable(WrittenHistory):
         while self._cached:
             self._cached.pop().unpersist()
 
-    def _merge(self, session: SparkSession, winners: Winners) -> None:
+    def _merge(self, session: SparkSession, winners: Winners, *, is_again: bool) -> None:
         target, source = self.target, winners.rows
         names = [name for name in source.columns if name not in (DELETES, COLUMNS)]
         # Spark joins faster by `=`, which finds no null.
@@ -377,6 +415,9 @@ class SparkDeltaTable(WrittenHistory):
         same = " AND ".join(f"t.{key} {sign} s.{key}" for key, sign in pairs)
         by = quoted(target.sequence_by)
         newer = f"(t.{by} IS NULL OR s.{by} >= t.{by})" if target.sequence_by else None
+        if is_again:
+            # A row of the same sequence may have come later than the refused one.
+            newer = f"(s.{by} > t.{by} OR t.{by} IS NULL AND s.{by} IS NOT NULL)"
         table = delta_tables(session).forPath(session._jsparkSession, self._path).alias("t")
         merge = table.merge(source.alias("s")._jdf, same).withSchemaEvolution()
         if target.delete_when:

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparkwal.errors import PlanError
+from sparkwal.errors import PlanError, WriteError
 from sparkwal.format.lifecycle_record import Promise, Target
 from sparkwal.format.schema import from_arrow, quoted
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
@@ -25,16 +25,11 @@ from sparkwal.spark.delta_writing import (
     isolated_session,
     range_session,
 )
+from sparkwal.spark.json_rows import JSON_OPTIONS
 from sparkwal.spark.readable import one_line
 
 # The place of a row in its log.
 PLACE = (POSITION, PARTITION, ROW)
-# The values of a row as JSON keep what these would lose.
-_JSON = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 # Finds the refused rows of a range: its rows with their PLACE, COMMIT_TIME and REASON.
 Find = Callable[[Promise], DataFrame]
 
@@ -82,8 +77,52 @@ class SparkRefused(WrittenHistory):
             rows = self._find(promise)
         session = range_session(self._spark, promise)
         with explained(self._target.refused, promise), table_lock(self._path):
-            self._merge(session, promise, self._rows(rows, promise))
+            if promise.is_again:
+                self._mark(session, promise, rows)
+            else:
+                self._merge(session, promise, self._rows(rows, promise))
         rows.unpersist()
+
+    def remove_taken(self, promise: Promise) -> None:
+        """Remove rows that were written again. See `Refused.remove_taken`."""
+        session = isolated_session(self._spark)
+        is_taken = [
+            (F.col("log_id") == log.log_id) & (F.col("range") < log.taken)
+            for log in promise.logs.values()
+            if log.taken
+        ]
+        try:
+            with table_lock(self._path):
+                table = delta_tables(session).forPath(session._jsparkSession, self._path)
+                table.delete(reduce(Column.__or__, is_taken, F.lit(False))._jc)
+        except Exception as error:
+            text = f"{self._target.refused} keeps rows that were written again: {one_line(error)}"
+            raise WriteError(text) from error
+
+    def waiting(self, session: SparkSession, promise: Promise) -> DataFrame:
+        """The rows that the open range writes again, in the version that the promise names.
+
+        Returns:
+            Their PLACE, COMMIT_TIME and `values`.
+        """
+        assert promise.table.refused is not None
+        reader = session.read.format("delta").option("versionAsOf", promise.table.refused.version)
+        (part,) = promise.ranges
+        # What is there from the cut on is in the log.
+        own = (F.col("log_id") == part.log_id) & (F.col("position") < part.cut)
+        taken = promise.logs[part.sequencer].taken
+        ours = (F.col("range") >= taken) & (F.col("range") < promise.table.k)
+        return (
+            reader.load(self._path)
+            .where(own & ours)
+            .select(
+                F.col("position").alias(POSITION),
+                F.col("partition").alias(PARTITION),
+                F.col("row").alias(ROW),
+                F.col("commit_time").alias(COMMIT_TIME),
+                "values",
+            )
+        )
 
     def places(self, session: SparkSession, promise: Promise) -> DataFrame:
         """The places of the rows that stepped aside from the open range, in the version that the
@@ -113,18 +152,38 @@ class SparkRefused(WrittenHistory):
             sequence.alias("sequence"),
             F.lit(promise.table.k).cast("bigint").alias("range"),
             F.col(REASON).alias("reason"),
-            F.to_json(values, _JSON).alias("values"),
+            F.to_json(values, JSON_OPTIONS).alias("values"),
         )
 
     def _merge(self, session: SparkSession, promise: Promise, rows: DataFrame) -> None:
-        """Add the rows, and remove those of the log that are left of ranges that were given up."""
+        """Add the rows, and remove those of the log that are left of ranges that were given up, or
+        that were written again."""
         (part,) = promise.ranges
+        taken = promise.logs[part.sequencer].taken
         table = delta_tables(session).forPath(session._jsparkSession, self._path).alias("t")
         same = same_values(("range", "log_id", "position", "partition", "row"))
         merge = table.merge(rows.alias("s")._jdf, same._jc)
-        left = (F.col("t.log_id") == F.lit(part.log_id)) & (F.col("t.position") >= part.cut)
+        is_left = (F.col("t.position") >= part.cut) | (F.col("t.range") < taken)
+        left = (F.col("t.log_id") == F.lit(part.log_id)) & is_left
         merge = merge.whenNotMatched().insertAll()
         merge.whenNotMatchedBySource(left._jc).delete().execute()
+
+    def _mark(self, session: SparkSession, promise: Promise, rows: DataFrame) -> None:
+        """Give rows that the table still refuses the number of the range, and their reasons."""
+        (part,) = promise.ranges
+        names = {POSITION: "position", PARTITION: "partition", ROW: "row", REASON: "reason"}
+        still = rows.select(*(F.col(old).alias(new) for old, new in names.items()))
+        table = delta_tables(session).forPath(session._jsparkSession, self._path).alias("t")
+        same = same_values(("position", "partition", "row"))
+        same &= F.col("t.log_id") == F.lit(part.log_id)
+        same &= F.col("t.range") >= promise.logs[part.sequencer].taken
+        same &= F.col("t.position") < part.cut
+        marks: dict[str, Any] = {
+            "range": F.lit(promise.table.k).cast("bigint")._jc,
+            "reason": F.col("s.reason")._jc,
+        }
+        merge = table.merge(still.alias("s")._jdf, same._jc)
+        merge.whenMatched().update(marks).execute()
 
 
 def same_values(names: Sequence[str]) -> Column:

@@ -224,7 +224,7 @@ def _marked(rows: DataFrame, table_schema: str, properties: Mapping[str, str]) -
             helper, value = f"_wal_value_{number}", F.expr(generated).cast(kind)
             # A rule that cannot be asked here is left to the scratch table.
             with suppress(AnalysisException):
-                wide = wide.withColumn(helper, _tried(value))
+                wide = wide.withColumn(helper, tried(value))
                 wide = wide.withColumn(name, F.col(helper)["value"])
                 rules.append((f"{name}: {generated} fails", F.col(helper).isNotNull()))
         if not schema_field.get("nullable", True):
@@ -238,7 +238,7 @@ def _marked(rows: DataFrame, table_schema: str, properties: Mapping[str, str]) -
             rules.append((f"CHECK {key.removeprefix(CHECK)}: {text}", F.expr(text)))
     violated = list[Column]()
     for reason, rule in rules:
-        holds = F.coalesce(_tried(rule)["value"].cast("boolean"), F.lit(False))
+        holds = F.coalesce(tried(rule)["value"].cast("boolean"), F.lit(False))
         with suppress(AnalysisException):
             wide.select(holds).schema  # noqa: B018
             violated.append(F.when(~holds, F.lit(reason)))
@@ -246,7 +246,7 @@ def _marked(rows: DataFrame, table_schema: str, properties: Mapping[str, str]) -
     return wide.withColumn(REASON, F.coalesce(*violated)).select(*map(quoted, rows.columns), REASON)
 
 
-def _tried(column: Column) -> Column:
+def tried(column: Column) -> Column:
     """A struct with the value of an expression, or null for a row on which it fails."""
     jvm: Any = SparkContext._jvm
     columns = getattr(jvm, "org.apache.spark.sql.classic.ExpressionUtils")

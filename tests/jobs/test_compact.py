@@ -99,6 +99,8 @@ TABLE = ("compact", "wal", "lake")
         ((*TABLE, "--continuous", "--give-up-range"), "--give-up-range does nothing else"),
         ((*TABLE, "--change-target", "--give-up-range"), "--give-up-range does nothing else"),
         ((*TABLE, "--continuous", "--change-target"), "--change-target does nothing else"),
+        ((*TABLE, "--refused-again", "--continuous"), "--refused-again does nothing else"),
+        (("compact", "wal", "--retain", "7d", "--refused-again"), "are for a log with TABLE"),
         ((*TABLE, "--soft-limit-bytes", "2gb", "--hard-limit-bytes", "1gb"), "is above"),
         ((*TABLE, "--log-option", "persistRowTreshold=1"), "did you mean 'persistRowThreshold'?"),
         ((*TABLE, "--log-option", "compression=zstd"), "is for writing"),

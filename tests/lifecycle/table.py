@@ -5,7 +5,7 @@ It behaves as a table format does where a lifecycle depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -242,9 +242,24 @@ class ModelRefused:
         bad = tuple((promise.table.k, *row) for row in placed if row[2] in self._table.refuses)
         self._table.before("aside")
         (part,) = promise.ranges
-        left = part.log_id, part.cut
-        self.versions = stepped_aside(self.versions, begun, promise.range_id, left, bad)
+        taken = promise.logs[part.sequencer].taken
+        if promise.is_again:
+            waiting = waiting_rows(self.rows, promise)
+            bad = tuple(row for row in waiting if row[3] in self._table.refuses)
+            self.versions = still_aside(self.versions, begun, promise.range_id, bad)
+        else:
+            left = part.log_id, part.cut, taken
+            self.versions = stepped_aside(self.versions, begun, promise.range_id, left, bad)
         self._table.before("went aside")
+
+    def remove_taken(self, promise: Promise) -> None:
+        self._table.before("remove")
+        taken = {log.log_id: log.taken for log in promise.logs.values()}
+        kept = tuple(row for row in self.rows if row[0] >= taken.get(row[1], 0))
+        self.versions = (
+            *self.versions,
+            Version("DELETE", rows=kept, txns=self.versions[-1].txns),
+        )
 
     @property
     def rows(self) -> list[tuple[int, str, int, int]]:
@@ -255,11 +270,49 @@ class ModelRefused:
         return History(f"{self._table.table_id} refused", self.versions)
 
 
+def waiting_rows(rows: Iterable[Any], promise: Promise) -> tuple[Any, ...]:
+    """The refused rows that the open range writes again.
+
+    Args:
+        rows: all refused rows, each (range, log_id, position, …).
+        promise: the open range.
+    """
+    (part,) = promise.ranges
+    ks = range(promise.logs[part.sequencer].taken, promise.table.k)
+    return tuple(
+        row for row in rows if row[0] in ks and row[1] == part.log_id and row[2] < part.cut
+    )
+
+
+def still_aside(
+    versions: Versions, begun: int, range_id: tuple[str, int], rows: tuple[Any, ...]
+) -> Versions:
+    """Give rows that a table still refuses the number of a range, unless the table took it.
+
+    Args:
+        versions, begun, range_id: as for `stepped_aside`.
+        rows: those of the refused rows.
+
+    Raises:
+        TableConflict: another writer was faster.
+    """
+    log_id, k = range_id
+    newest = versions[-1]
+    if dict(newest.txns).get(log_id, 0) >= k:
+        return versions
+    if len(versions) - 1 != begun:
+        raise TableConflict("the refused rows were written at the same time")
+    marked = tuple((k, *row[1:]) if row in rows else row for row in newest.rows)
+    txns = tuple(sorted({**dict(newest.txns), log_id: k}.items()))
+    named = (("rows", len(rows)),)
+    return (*versions, Version("MERGE", log_id, k, False, marked, txns, named=named))
+
+
 def stepped_aside(
     versions: Versions,
     begun: int,
     range_id: tuple[str, int],
-    left: tuple[str, int],
+    left: tuple[str, int, int],
     rows: tuple[Any, ...],
 ) -> Versions:
     """Commit the rows that step aside from a range, unless the table took its number.
@@ -268,7 +321,8 @@ def stepped_aside(
         versions: those of the refused rows, each (range, log_id, position, …).
         begun: the place of the version at which the transaction began.
         range_id: its name.
-        left: the log, and the position from which on its rows are removed.
+        left: the log, the position from which on its rows are removed, and the range below which
+            they are.
         rows: the new ones.
 
     Raises:
@@ -280,7 +334,9 @@ def stepped_aside(
         return versions
     if len(versions) - 1 != begun:
         raise TableConflict("the refused rows were written at the same time")
-    kept = (row for row in newest.rows if row[1] != left[0] or row[2] < left[1])
+    kept = (
+        row for row in newest.rows if row[1] != left[0] or (row[2] < left[1] and row[0] >= left[2])
+    )
     txns = tuple(sorted({**dict(newest.txns), log_id: k}.items()))
     named = (("rows", len(rows)),)
     return (*versions, Version("MERGE", log_id, k, False, (*kept, *rows), txns, named=named))
@@ -383,10 +439,15 @@ class ModelTable:
         named = named_range(promise)
         for name in ("log_id", "k", "sequencer"):
             del named[name]
+        named["rows"] = len(rows or ())
         self.versions = written(self.versions, begun, (log_id, k), rows, tuple(named.items()))
 
     def read(self, promise: Promise) -> list[int]:
         """The values of the open range, without those that stepped aside."""
+        if promise.is_again:
+            assert promise.table.refused is not None
+            version = self.refused.versions[promise.table.refused.version]
+            return [row[3] for row in waiting_rows(version.rows, promise)]
         return [row[2] for row in self.placed(promise) if row not in self._aside(promise)]
 
     def _aside(self, promise: Promise) -> set[tuple[str, int, int]]:

@@ -22,7 +22,7 @@ from sparkwal.lifecycle.table import Held, TableState
 from sparkwal.protocol.chain import newest_record
 from sparkwal.store.base import LogStore, Transient
 from tests.chains import Seen, put_next
-from tests.lifecycle.table import rows_of
+from tests.lifecycle.table import rows_of, waiting_rows
 from tests.simulation.clients import WorldClock, WorldStore, world_log
 from tests.simulation.machine import Ask, Machine, Process
 from tests.simulation.outside import Row
@@ -101,6 +101,8 @@ class WorldTable(_InWorld):
             assert promise.table.refused is not None
             aside = self.ask(Call("refused_rows", (promise.table.refused.version,)))
             rows = tuple(row for row in rows if (promise.table.k, *row) not in aside)
+        if promise.is_again:
+            rows = tuple(row[1:] for row in waiting_rows(aside, promise))
         if self.refusal(promise, rows):
             raise WriteError("the table refuses a row")
         self._commit(promise, (begun.table_id, begun.version), rows)
@@ -159,11 +161,21 @@ class WorldRefused(_InWorld):
             raise WriteError("the refused rows were deleted")
         if begun.k >= promise.table.k:
             return
+        (part,) = promise.ranges
+        if promise.is_again:
+            waiting = waiting_rows(self.ask(Call("refused_rows", (begun.version,))), promise)
+            bad = self.table.refusal(promise, tuple(row[1:] for row in waiting))
+            still = tuple(row for row in waiting if row[1:] in bad)
+            self._asked("mark", begun.version, promise.range_id, still)
+            return
         bad = self.table.refusal(promise, _rows(self.log, promise))
         rows = tuple((promise.table.k, *row) for row in bad)
-        (part,) = promise.ranges
-        left = part.log_id, part.cut
+        left = part.log_id, part.cut, promise.logs[part.sequencer].taken
         self._asked("write", begun.version, promise.range_id, left, rows)
+
+    def remove_taken(self, promise: Promise) -> None:
+        for log in promise.logs.values():
+            self._asked("remove", log.log_id, log.taken)
 
 
 def _rows(log: LogStore, promise: Promise) -> tuple[Row, ...]:
@@ -290,6 +302,20 @@ def giver(name: str, **others: Any) -> Process:
         try:
             life.give_up_range()
             life.run_once()
+        except SparkWalError as error:
+            return type(error).__name__
+        return "done"
+
+    return run
+
+
+def mended(name: str, **others: Any) -> Process:
+    """A user who mended the table, and writes its refused rows again."""
+
+    def run(ask: Ask) -> str:
+        life = _life(name, ask, collects=False, **others)
+        try:
+            life.refused_again()
         except SparkWalError as error:
             return type(error).__name__
         return "done"

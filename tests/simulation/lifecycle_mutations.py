@@ -32,6 +32,8 @@ _LOGS = "a compactor of two logs and one of a log take over, a crash"
 _DAMAGED = "the rows of a second log are damaged, a crash"
 _REFUSED = "the table refuses the rows of a second log, a crash"
 _GIVEN_UP_ASIDE = "a user gives a range up from which a row stepped aside"
+_AGAIN_ASIDE = "a refused row is written again, a crash"
+_AGAIN_GIVEN_UP = "a user gives a range up that writes a refused row again"
 _ASIDE_RESTORED = "the refused rows are restored before an open range, and accepted"
 
 MUTATIONS = [
@@ -183,6 +185,20 @@ MUTATIONS = [
         "simulation/outside.py",
         "table.stepped_aside(state.refused, begun, range_id, left, rows)",
         "table.stepped_aside(state.refused, begun, range_id, (left[0], 9), rows)",
+    ),
+    Mutation(
+        "taken-when-done",
+        _AGAIN_ASIDE,
+        "protocol/lifecycle_steps.py",
+        "logs[name] = replace(log, again=0, taken=table.k, rows_aside=rows_aside)",
+        "logs[name] = replace(log, again=0, rows_aside=rows_aside)",
+    ),
+    Mutation(
+        "burned-again-waits",
+        _AGAIN_GIVEN_UP,
+        "protocol/lifecycle_steps.py",
+        "name: replace(log, to=log.cut, again=0) if log.table == url else log",
+        "name: replace(log, to=log.cut, again=0, taken=log.again or log.taken)",
     ),
     Mutation(
         "aside-not-lost",

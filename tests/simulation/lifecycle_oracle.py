@@ -79,6 +79,7 @@ def _check_target(before: dict[str, Any], after: dict[str, Any]) -> None:
     """A range is done, or given up, by the target of its intent."""
     whole = before.get("whole", {"to": {}, "cut": {}})
     is_open = any(to > whole["cut"][name] for name, to in whole["to"].items())
+    is_open = is_open or bool(whole.get("again"))
     if is_open and before["target"] != after["target"]:
         raise oracle.Violation("the target of an open range was changed")
 
@@ -90,6 +91,8 @@ def _check_step(before: dict[str, Any], after: dict[str, Any]) -> None:
     ks = [sum(table["k"] for table in record["tables"]) for record in (was, now)]
     opened = {name for name, to in now["to"].items() if to > now["cut"][name]}
     was_open = {name for name, to in was["to"].items() if to > was["cut"][name]}
+    _check_again(was, now, after["kind"], is_open=bool(was_open))
+    opened |= {*now.get("again", {})}
     for name, cut in now["cut"].items():
         old = {each: was[each].get(name, 0) for each in ("cut", "to", "floor")}
         to, floor = now["to"][name], now["floor"][name]
@@ -111,6 +114,15 @@ def _check_step(before: dict[str, Any], after: dict[str, Any]) -> None:
         raise oracle.Violation(f"{after['kind']} made range {ks[1]} of {ks[0]}")
 
 
+def _check_again(was: dict[str, Any], now: dict[str, Any], kind: str, *, is_open: bool) -> None:
+    """Check the ranges that write refused rows again."""
+    begun, begins = was.get("again", {}), now.get("again", {})
+    if begins and (is_open or begun not in ({}, begins)):
+        raise oracle.Violation(f"{begins} is open beside another range")
+    if begun and kind == "intent" and begun != begins:
+        raise oracle.Violation(f"{kind} after {begun}")
+
+
 def _of(record: dict[str, Any]) -> dict[str, int]:
     (cut,), (to,), (floor,) = (record[name].values() for name in ("cut", "to", "floor"))
     return {"k": record["k"], "cut": cut, "to": to, "floor": floor}
@@ -130,7 +142,7 @@ def _check_confirmed(
         part = oracle.of_log(whole, name)
         confirmed = newest.get("refused")
         aside = state.refused[confirmed["version"]].rows if confirmed else ()
-        truth = _without(logs[log_id], aside)
+        truth = _without(logs[log_id], _counting(aside, whole))
         _check_held(part, [row for row in rows if row[0] == log_id], truth)
     wanted = [row for row in logs[newest["log_id"]] if row[1] < _of(newest)["cut"]]
     if not state.tombstones:
@@ -143,6 +155,12 @@ def _check_confirmed(
         )
 
 
+def _counting(aside: tuple[Any, ...], whole: dict[str, Any]) -> tuple[Any, ...]:
+    """The refused rows that were not written again since."""
+    taken = {whole["log_id"][name]: k for name, k in whole.get("taken", {}).items()}
+    return tuple(row for row in aside if row[0] >= taken.get(row[1], 0))
+
+
 def _without(rows: tuple[Row, ...], aside: tuple[Any, ...]) -> tuple[Row, ...]:
     """The rows without those that stepped aside."""
     gone = {tuple(row[1:]) for row in aside}
@@ -152,7 +170,9 @@ def _without(rows: tuple[Row, ...], aside: tuple[Any, ...]) -> tuple[Row, ...]:
 def _check_held(newest: dict[str, Any], held: list[Row], truth: tuple[Row, ...]) -> None:
     cut = _of(newest)["cut"]
     wanted = [row for row in truth if row[1] < cut]
-    if held != wanted:
+    # Rows that are written again come late.
+    in_order = sorted(held) if newest.get("taken") else held
+    if in_order != wanted:
         raise oracle.Violation(
             f"the chain claims that version {newest['table_version']} of the table holds the rows "
             f"below {cut}; it holds {held}, and {wanted} were written"
@@ -180,10 +200,22 @@ def _check_table(state: State, logs: dict[str, tuple[Row, ...]]) -> None:
     if any(version.undoes for version in state.refused):
         return
     aside = state.refused[-1].rows if state.refused else ()
+    if aside and (head := oracle.chain_head(state)) is not None:
+        whole = head["whole"]
+        # They are in the table before a record says so.
+        written = {whole["log_id"][name]: k for name, k in whole.get("again", {}).items()}
+        done = {(x.log_id, x.k) for x in state.tables[0] if x.operation != "BURN"}
+        is_written = (head["app_id"], head["k"]) in done
+        aside = _counting(aside, whole)
+        if is_written:
+            aside = tuple(row for row in aside if row[0] >= written.get(row[1], 0))
     if both := {tuple(row[1:]) for row in aside} & {*newest.rows}:
         raise oracle.Violation(f"{both} are in the table and aside")
     for log_id in {row[0] for row in newest.rows}:
         held = tuple(row for row in newest.rows if row[0] == log_id)
+        if any(version.operation == "MERGE" for version in state.refused):
+            # Rows that are written again come late.
+            held = tuple(sorted(held))
         if held != _without(logs[log_id], aside)[: len(held)]:
             raise oracle.Violation(f"the table holds {held} of {logs[log_id]}")
     for before, after in pairwise(state.tables[0]):

@@ -104,7 +104,7 @@ def _write_refused(
     state: State,
     begun: int,
     range_id: tuple[str, int],
-    left: tuple[str, int],
+    left: tuple[str, int, int],
     rows: tuple[tuple[Any, ...], ...],
 ) -> tuple[State, TableConflict | None]:
     """Commit the rows that step aside from a range, and remove those that are left in the log."""
@@ -113,6 +113,27 @@ def _write_refused(
     except TableConflict as conflict:
         return state, conflict
     return replace(state, refused=versions), None
+
+
+def _mark_refused(
+    state: State, begun: int, range_id: tuple[str, int], rows: tuple[tuple[Any, ...], ...]
+) -> tuple[State, TableConflict | None]:
+    """Commit the rows that the table still refuses."""
+    try:
+        versions = table.still_aside(state.refused, begun, range_id, rows)
+    except TableConflict as conflict:
+        return state, conflict
+    return replace(state, refused=versions), None
+
+
+def _remove_refused(state: State, log_id: str, taken: int) -> tuple[State, None]:
+    """Delete the rows of a log that count no more."""
+    newest = state.refused[-1]
+    kept = tuple(row for row in newest.rows if row[1] != log_id or row[0] >= taken)
+    if kept == newest.rows:
+        return state, None
+    deleted = table.Version("DELETE", rows=kept, txns=newest.txns)
+    return replace(state, refused=(*state.refused, deleted)), None
 
 
 def _restore_refused(state: State) -> tuple[State, None]:
@@ -261,6 +282,8 @@ OPERATIONS: dict[str, Callable[..., tuple[State, Any]]] = {
     "refused_look": lambda state, *asked: (state, _refused(state).snapshot(*asked)),
     "refused_held": lambda state, *asked: (state, _refused(state).held(*asked)),
     "refused_write": _write_refused,
+    "refused_mark": _mark_refused,
+    "refused_remove": _remove_refused,
     "refused_rows": _rows_of_refused,
     "refused_restore": _restore_refused,
     "optimize": lambda state: _changed(state, table.optimized(state.tables[-1])),

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwal.lifecycle.table import TableConflict
 from tests.simulation import oracle
-from tests.simulation.compacting import SETS_ASIDE, compactor, giver, mender, outsider
+from tests.simulation.compacting import SETS_ASIDE, compactor, giver, mended, mender, outsider
 from tests.simulation.configuration import Configuration
 from tests.simulation.explore import Budget
 from tests.simulation.following import current
@@ -68,6 +68,7 @@ def of_two_logs() -> dict[str, Configuration]:
             still=_STILL,
         ),
         **with_refused_rows(),
+        **with_rows_again(),
         "table and log as one while a range is given up": Configuration(
             {"R": current("R"), "A": both["A"]},
             begin=_promised_and_deleted,
@@ -123,6 +124,51 @@ def with_refused_rows() -> dict[str, Configuration]:
             Budget(1, 0),
             begin=lambda: _aside("table_write", **sets_aside)[0],
             ends={"M": "done PlanError"},
+            still=_STILL,
+        ),
+    }
+
+
+def with_rows_again() -> dict[str, Configuration]:
+    """A refused row of the second log is written again, after the table was mended."""
+    again = {name: mended(name, sequencer="s") for name in "AB"}
+    still: dict[str, Any] = {"sequencer": "s", "refuses": "s"}
+    return {
+        "a refused row is written again, a crash": Configuration(
+            {**again, "B": compactor("B", of="*", collects=False)},
+            Budget(1, 0),
+            begin=_with_row_aside,
+            ends={"A": "done", "B": "done"},
+            still=_STILL,
+        ),
+        "two users write a refused row again, and the table refuses it for one": Configuration(
+            {**again, "B": mended("B", **still)},
+            begin=_with_row_aside,
+            ends={"A": "done WriteError", "B": "done WriteError"},
+            still=_STILL,
+        ),
+        "a user gives a range up that writes a refused row again": Configuration(
+            {
+                "W": _late(lambda: _again("table_write")),
+                "U": giver("U", sequencer="s"),
+                "A": mended("A", sequencer="s"),
+            },
+            Budget(1, 0),
+            begin=lambda: _again("table_write")[0],
+            ends={"A": "done", "U": "done"},
+            follows={"A": "U"},
+            still=_STILL,
+        ),
+        "a late first write of a range that writes a refused row again": Configuration(
+            {
+                "W": _late(lambda: _again("refused_mark", **still)),
+                "U": giver("U", sequencer="s"),
+                "A": mended("A", sequencer="s"),
+            },
+            begin=lambda: _again("refused_mark", **still)[0],
+            ends={"A": "done", "U": "done"},
+            ending=lambda: _no_row_waits,
+            follows={"A": "U"},
             still=_STILL,
         ),
     }
@@ -193,6 +239,34 @@ def _aside(operation: str, **sets_aside: Any) -> tuple[State, Call]:
 
     state = before(begun, compactor("0", of="*", collects=False, **sets_aside), is_last)
     return state, calls[-1]
+
+
+def _with_row_aside() -> State:
+    """A row of the second log stepped aside, and more rows wait in the logs."""
+    sets_aside: dict[str, Any] = {"policy": SETS_ASIDE, "refuses": "s", "refused_at": 1}
+    process = compactor("0", of="*", collects=False, **sets_aside)
+    return after([process], beside(written(1), other(2), 2))
+
+
+def _again(operation: str, **others: Any) -> tuple[State, Call]:
+    """The world in which a process is about to write a refused row again, and its call."""
+    calls: list[Call] = []
+
+    def is_last(call: Call) -> bool:
+        calls.append(call)
+        return call.operation == operation
+
+    process = mended("0", **{"sequencer": "s", **others})
+    state = before(_with_row_aside(), process, is_last)
+    return state, calls[-1]
+
+
+def _no_row_waits(state: State) -> None:
+    """Raises Violation unless the table has the row that was refused."""
+    newest = oracle.chain_head(state)
+    assert newest is not None
+    if newest["whole"].get("rows_aside"):
+        raise oracle.Violation(f"refused rows wait: {state.refused[-1]}")
 
 
 def _one_row_aside(state: State) -> None:

@@ -75,6 +75,9 @@ class IcebergRefused(WrittenIceberg):
             after = promise.table.refused.version
             self._commit(table, promise, after, added, removed, rows=found.num_rows)
 
+    def remove_taken(self, promise: Promise) -> None:
+        """Do nothing: no refused row is written again. See `Refused.remove_taken`."""
+
     def places(self, promise: Promise) -> frozenset[Place]:
         """The places of the rows that stepped aside from the open range, in the version that the
         promise names.
