@@ -563,16 +563,7 @@ def main(
             printing_events(console) as printer,
         ):
             try:
-                if run.give_up_range:
-                    _print(work.give_up_range())
-                elif run.change_target:
-                    _print(work.change_target())
-                elif run.refused_again:
-                    _again(work)
-                elif run.continuous:
-                    _continuously(work, meter, signals, printer)
-                else:
-                    _once(work, meter, signals, printer)
+                _work(work, meter, signals, printer)
             except SparkWalError as error:
                 raise exit_for(error) from None
     finally:
@@ -580,6 +571,24 @@ def main(
             jvm.end(work.spark)
     if signals.received is not None:
         raise Stopped(signals.received)
+
+
+def _work(work: Compaction, meter: Meter, signals: Signals, printer: EventPrinter) -> None:
+    """Do what the flags of the run say.
+
+    Raises:
+        SparkWalError: it failed.
+    """
+    if work.run.give_up_range:
+        _print(work.give_up_range())
+    elif work.run.change_target:
+        _print(work.change_target())
+    elif work.run.refused_again:
+        _again(work)
+    elif work.run.continuous:
+        _continuously(work, meter, signals, printer)
+    else:
+        _once(work, meter, signals, printer)
 
 
 def _check_flags(
