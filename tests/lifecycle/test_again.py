@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from sparkwal.errors import ConfirmError, InvalidLogError, PlanError, WriteError
 from sparkwal.format import versions
+from sparkwal.format.header import CRC_KEY, HEADER_KEY, crc_hex
 from sparkwal.format.lifecycle_record import MERGE, Target, decode, encode
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.known_log import Again
@@ -315,6 +318,29 @@ def test_only_a_chain_with_rows_again_has_the_newest_format(lives: Mended) -> No
     lives.table.refuses = set()
     lives.again()
     assert format_of_chain() == versions.VERSIONS[versions.LIFECYCLE] == 3
+
+
+# As the first version that wrote it did.
+OF_FORMAT_3 = """{"format":3,"kind":"intent","number":"18446744073709551610","record_id":"r",\
+"gc_grace_ms":3600000,"timestamp_ms":5,"host":"h","log_id":{"b":"i"},"cut":{"b":4},"to":{"b":4},\
+"floor":{"b":1},"rows_aside":{"b":2},"again":{"b":7},"taken":{"b":5},\
+"tables":[{"target":{"table":"t","mode":"append","keys":[],"sequence_by":"","delete_when":"",\
+"partition_by":[],"cluster_by":[],"properties":[],"tombstone_horizon_ms":0},"app_id":"i","k":7,\
+"table_id":"x","table_version":9,"tombstones_id":"","tombstones_version":-1,\
+"refused":{"table_id":"y","version":3}}],"table":{"b":0}}"""
+
+
+def test_a_record_of_format_3_stays_readable() -> None:
+    metadata = {HEADER_KEY: OF_FORMAT_3, CRC_KEY: crc_hex(OF_FORMAT_3.encode())}
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, pa.schema([]).with_metadata(metadata)):
+        pass
+    record = decode(bytes(sink.getvalue()), "it")
+    promise = record.promise("t")
+    assert promise is not None and promise.is_open and promise.is_again and promise.is_aside
+    assert [(part.cut, part.to) for part in promise.ranges] == [(4, 4)]
+    assert (record.logs["b"].again, record.logs["b"].taken) == (7, 5)
+    assert document_of(record) == json.loads(OF_FORMAT_3)
 
 
 def test_a_record_with_two_open_ranges_of_a_log_is_refused(lives: Mended) -> None:

@@ -66,7 +66,7 @@ CURSOR = {"format": 3, "crc32": crc32(b"{}"), "logs": "{}"}
 OBJECTS: dict[str, Callable[[], Any]] = {
     versions.LOG: lambda: arrowfile.open_front(with_header(plain(LEADER)), "here"),
     versions.LIFECYCLE: lambda: lifecycle_record.decode(
-        with_header(lifecycle_record.encode(CHAIN), 3), "here"
+        with_header(lifecycle_record.encode(CHAIN), 4), "here"
     ),
     versions.CONSUMER: lambda: consumer_record.decode(
         of_consumer(consumer_record.encode(CONSUMER, "default")), "here", "default"

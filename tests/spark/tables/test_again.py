@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.jobs.lives import run_here
 
 from sparkwal.errors import PlanError, WriteError
 from sparkwal.lifecycle.known_log import Again
 from sparkwal.spark.delta import SparkDeltaTable
 from tests.cli.logs import ran
+from tests.jobs.lives import run_here
 from tests.lifecycle.lakes import Lake
 from tests.lifecycle.table import Died
 from tests.spark.tables.test_refused_rows import COLUMNS, aside, good, ids, life_of, make, run_alone
