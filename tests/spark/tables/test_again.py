@@ -97,11 +97,11 @@ TYPES = (
     "w MAP<DECIMAL(5, 2), TIMESTAMP_NTZ>, l ARRAY<ARRAY<FLOAT>>, "
     "e STRUCT<y: BOOLEAN, z: MAP<INT, BINARY>>, `a.b ``c``` STRING"
 )
-LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)
+LAST = datetime(9999, 12, 30, 23, 59, 59, 999_999, UTC)
 
 
 def test_a_row_of_each_type_is_as_it_was_written(delta: SparkSession, tmp_path: Path) -> None:
-    early = datetime(1, 1, 1, 0, 0, 0, 1, UTC)
+    early = datetime(1583, 1, 1, 0, 0, 0, 1, UTC)
     rows: list[Row] = [
         {
             "id": 2,
