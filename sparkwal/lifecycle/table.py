@@ -323,11 +323,10 @@ class Refused(WrittenTable, Protocol):
 
         One transaction, also without such rows, removes rows of the log from the range's first
         position on, which are left of ranges that were given up, and adds these. If the range
-        writes refused rows again, it gives those that the table still refuses its number.
+        writes refused rows again, those that the table still refuses get its number.
 
         Args:
-            promise: the open range, which is of one log. If it writes refused rows again, it names
-                the newest version of them.
+            promise: the open range of one log. To write rows again it names their newest version.
 
         Raises:
             TableConflict: another writer committed first.
@@ -336,11 +335,10 @@ class Refused(WrittenTable, Protocol):
         """
 
     def remove_taken(self, promise: Promise) -> None:
-        """Remove rows that count no more: they were written again. It saves space only.
+        """Remove rows that were written again. It saves space only.
 
         Raises:
-            TableConflict: another writer committed first.
-            WriteError: they were not removed.
+            TableConflict, WriteError: they were not removed.
         """
 
 
@@ -476,8 +474,7 @@ def _with_keys_of(promise: Promise, tombstones: Tombstones, snapshot: TableState
 def _with_refused(promise: Promise, refused: Refused, snapshot: TableState) -> TableState:
     """Write the rows that step aside from the open range, unless an earlier process did.
 
-    Returns:
-        The snapshot whose version shows which rows go to the table.
+    The version of the result decides which rows go to the table.
     """
     now: TableState | None = snapshot
     if promise.range_id not in [(change.log_id, change.k) for change in snapshot.changes]:
@@ -487,11 +484,9 @@ def _with_refused(promise: Promise, refused: Refused, snapshot: TableState) -> T
         now = snapshot_of_refused(promise, refused)
         check_beside(promise, refused_of(promise), now, is_due=True)
     assert now is not None
-    if not promise.is_again:
-        return now
-    # §10: each process takes the rows of the version that the first write made
-    (made,) = (x.version for x in now.changes if (x.log_id, x.k) == promise.range_id)
-    return replace(now, version=made)
+    # §10: refused rows that are written again are those of the version that the first write made
+    made = [x.version for x in now.changes if (x.log_id, x.k) == promise.range_id]
+    return replace(now, version=made[0]) if promise.is_again else now
 
 
 def snapshot_of_refused(promise: Promise, refused: Snapshots) -> TableState | None:
