@@ -42,6 +42,8 @@ WITH_SPARK: dict[str, Callable[[SparkSession], Expected]] = {
     "batches": streaming.batches,
     "files": streaming.files,
     "stateful": streaming.stateful,
+    "aside": streaming.aside,
+    "again": streaming.again,
 }
 
 

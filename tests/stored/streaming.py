@@ -14,11 +14,12 @@ from pyspark.sql.streaming import StreamingQuery
 
 import sparkwal
 from tests.stored.place import LOG, PLACE, plain
-from tests.stored.writing import Expected, Row, expected, row, rows
+from tests.stored.writing import Expected, Row, append, expected, row, rows
 
 INPUT = PLACE / "input"
 CHECKPOINT = PLACE / "checkpoint"
 FORK = PLACE / "fork"
+TABLE = PLACE / "table"
 
 TYPES = (
     "id bigint, b boolean, i int, d double, s string, m decimal(20,2), t timestamp, day date, "
@@ -142,3 +143,31 @@ def stateful(spark: SparkSession) -> Expected:
     # The record of the last microbatch carries the state before it.
     state = sorted(str(name) for name in names if int(name.stem) < 6)
     return expected(("default", rows(*range(6))), state=state, query="orders")
+
+
+def aside(spark: SparkSession) -> Expected:
+    """A log with a table that refused two of its rows, and newer rows."""
+    _refused(spark)
+    append(range(20, 22))
+    return {"current": {"default": rows(1, 2, 20, 21)}, "refused": [10, 11]}
+
+
+def again(spark: SparkSession) -> Expected:
+    """The same, after one of the refused rows was written again."""
+    life = _refused(spark)
+    name = f"delta.`{TABLE}`"
+    spark.sql(f"ALTER TABLE {name} DROP CONSTRAINT c")
+    spark.sql(f"ALTER TABLE {name} ADD CONSTRAINT c CHECK (id < 11)")
+    life.refused_again()
+    append(range(20, 22))
+    return {"current": {"default": rows(1, 2, 10, 20, 21)}, "refused": [11]}
+
+
+def _refused(spark: SparkSession) -> sparkwal.Lifecycle:
+    spark.sql(f"CREATE TABLE delta.`{TABLE}` (id BIGINT, v STRING) USING delta")
+    spark.sql(f"ALTER TABLE delta.`{TABLE}` ADD CONSTRAINT c CHECK (id < 10)")
+    append(range(1, 3))
+    append(range(10, 12))
+    life = sparkwal.Lifecycle(str(LOG), spark=spark, table=str(TABLE), refusedRows="aside")
+    life.run_once(whole=True)
+    return life

@@ -18,6 +18,7 @@ import pytest
 import sparkwal
 from sparkwal import events
 from sparkwal.errors import CollectedError
+from tests.cli.logs import lines
 from tests.stored import place
 from tests.stored.place import LOG, PLACE, plain
 
@@ -226,6 +227,11 @@ def read_current(stored: Stored) -> None:
     assert sorted(current["v"]) == sorted(row["v"] for row in expected)
 
 
+def read_refused(stored: Stored) -> None:
+    found = lines("refused", str(LOG))
+    assert [json.loads(line["values"])["id"] for line in found] == stored.expected["refused"]
+
+
 GENERAL = [read, sql, take_over, collect]
 TABLE: dict[str, list[Callable[[Stored], None]]] = {
     "takeovers": GENERAL,
@@ -243,6 +249,8 @@ TABLE: dict[str, list[Callable[[Stored], None]]] = {
     "leases": [read, sql, take_over, read_lease, read_cursor],
     "lake": [read_current],
     "keyed": [read_current],
+    "aside": [read_current, read_refused],
+    "again": [read_current, read_refused],
 }
 ARCHIVES = sorted(place.HERE.glob("*/*.tar.xz"))
 
