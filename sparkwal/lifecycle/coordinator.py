@@ -256,6 +256,7 @@ class Coordinator:
         written: int | None = 0
         # The range that this process promised.
         own_k = 0
+        given_up = WriteError("another process gave the range of refused rows up: run it again")
 
         def work() -> Again:
             nonlocal written, own_k
@@ -274,8 +275,11 @@ class Coordinator:
             promise, state = promise_to(cycle.record, table.target), log.state(cycle.record)
             if promise.table.refused is None or state.table != url:
                 return Again(0, 0)
-            if own_k and state.taken >= own_k:
-                # Another process finished that range, also if it was first with the record.
+            if own_k and state.taken < own_k:
+                # A process for which the table refuses the rows would give up the next one too.
+                raise given_up
+            if own_k:
+                # Another process finished that range.
                 return Again(written or None, state.rows_aside)
             with self._chain.unless_moved_on(cycle.record):
                 confirm(promise, table)
@@ -290,7 +294,7 @@ class Coordinator:
             for error in bad.values():
                 raise error
             if not ranges:
-                raise WriteError("another process gave the range of refused rows up: run it again")
+                raise given_up
             rows = ranges[log.log.name].rows
             with suppress(CompactionError, TableConflict):
                 assert table.refused is not None

@@ -257,6 +257,24 @@ def test_a_slow_first_write_of_a_range_that_was_given_up_changes_nothing(lives: 
     lives.check()
 
 
+def test_a_range_that_another_user_gives_up_is_not_promised_again(lives: Mended) -> None:
+    lives.stepped_aside(1, 3)
+    lives.table.refuses = {3}
+    other = lives.process(name="b")
+
+    def given_up(step: str) -> None:
+        if step == "write":
+            lives.table.before = lambda step: None
+            assert other.give_up_range() is not None
+
+    lives.table.before = given_up
+    ranges = len(lives.table.ranges)
+    with pytest.raises(WriteError, match="another process gave the range of refused rows up"):
+        lives.again()
+    assert len(lives.table.ranges) == ranges + 1
+    lives.check_waiting(1, 3)
+
+
 @pytest.mark.parametrize("died_at", ["went aside", "write"])
 def test_a_user_gives_the_range_up_between_its_writes(lives: Mended, died_at: str) -> None:
     open_again(lives, died_at)

@@ -142,9 +142,13 @@ def with_rows_again() -> dict[str, Configuration]:
             still=_STILL,
         ),
         "two users write a refused row again, and the table refuses it for one": Configuration(
-            {**again, "B": mended("B", **still)},
-            begin=_with_row_aside,
-            ends={"A": "done WriteError", "B": "done WriteError"},
+            {
+                "W": _late(lambda: _again("refused_mark")),
+                "B": mended("B", **still),
+            },
+            Budget(1, 0),
+            begin=lambda: _again("refused_mark")[0],
+            ends={"B": "done WriteError"},
             still=_STILL,
         ),
         "a user gives a range up that writes a refused row again": Configuration(
