@@ -17,21 +17,22 @@ from sparkwal.store.threads import run_in_daemon
 _TRIAL = Trial(rounds=3, threads=8)
 # Seconds to wait for the removal of the test objects.
 _PATIENCE = 1.0
-_proven: set[tuple[int, str, str]] = set()
+_proven: set[tuple[int, str]] = set()
 
 
 def prove_put_if_absent(store: Store, prefix: str) -> None:
     """Check that the store refuses puts at taken keys, one after another and in races.
 
-    Only the first call for a store and prefix in a process makes requests. It stores a few tiny
-    objects under `{prefix}/proof/` and removes them. Their names are new in each call, so several
-    processes may prove at once. Objects that a killed process leaves have no effect.
+    Only the first call for a store in a process makes requests: the server enforces the condition
+    for the bucket, not for a prefix. It stores a few tiny objects under `{prefix}/proof/` and
+    removes them. Their names are new in each call, so several processes may prove at once. Objects
+    that a killed process leaves have no effect.
 
     Raises:
         OptionError: the store does not enforce If-None-Match.
         StoreUnavailableError: the store did not answer.
     """
-    proof = (os.getpid(), store.identity, prefix)
+    proof = (os.getpid(), store.identity)
     if proof in _proven:
         return
     tested = StoreUnderTest((store,), prefix, _TRIAL, repeats=True)
