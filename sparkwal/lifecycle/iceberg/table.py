@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class _Outputs:
-    """What writes files, and remembers where.
+    """Writes the files of a try, which no commit names, and removes them.
 
     Args:
         io: writes them.
@@ -51,11 +51,16 @@ class _Outputs:
 
     def __init__(self, io: FileIO) -> None:
         self._io = io
-        self.locations: list[str] = []
+        self._locations: list[str] = []
 
     def new_output(self, location: str) -> OutputFile:
-        self.locations.append(location)
+        self._locations.append(location)
         return self._io.new_output(location)
+
+    def remove(self) -> None:
+        for location in self._locations:
+            with suppress(Exception):
+                self._io.delete(location)
 
 
 class IcebergTable(WrittenIceberg):
@@ -201,11 +206,17 @@ class IcebergTable(WrittenIceberg):
             required = [
                 x.name for x in table.schema().fields if x.required and x.name in columns.names
             ]
-            tries = Tries(lambda part: self._refusal(table, part.select(columns.names)))
+            failed: list[_Outputs] = []
+            tries = Tries(lambda part: self._refusal(table, part.select(columns.names), failed))
             try:
                 found = [*refused_rows(self._placed(rows, columns), required, tries)]
             except RowsNotFound as error:
                 raise ValueError(f"{error}, so none of its rows steps aside") from None
+            finally:
+                # pyiceberg writes the files of partitions in threads. After the error of one file
+                # another thread may have written one more.
+                for outputs in failed:
+                    outputs.remove()
             nothing = pa.schema([*columns, *PLACED, pa.field(REASON, pa.string())]).empty_table()
             return pa.concat_tables([nothing, *found])
 
@@ -217,18 +228,22 @@ class IcebergTable(WrittenIceberg):
             found = pa.Table.from_batches((schema.conform(x, whole) for x in batches), whole)
             yield found.filter(pc.invert(holds(self.target.delete_when, found)))
 
-    def _refusal(self, table: Table, rows: pa.Table) -> str:
-        """Why the table does not take rows; "" if it takes them. Their files are removed again."""
+    def _refusal(self, table: Table, rows: pa.Table, failed: list[_Outputs]) -> str:
+        """Why the table does not take rows; "" if it takes them. Their files are removed again.
+
+        Args:
+            table: the table.
+            rows: the rows.
+            failed: gets the files of a try that failed.
+        """
         outputs = _Outputs(table.io)
         try:
             [*self._files(table, rows.to_batches(), outputs)]
         except Exception as error:  # each store has its own classes of errors
+            failed.append(outputs)
             return self._place.text_of(error)
         finally:
-            for location in outputs.locations:
-                # No commit names it.
-                with suppress(Exception):
-                    table.io.delete(location)
+            outputs.remove()
         return ""
 
     def _appended(self, table: Table, promise: Promise, rows: RangeRows) -> list[DataFile]:
