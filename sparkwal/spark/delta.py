@@ -322,7 +322,9 @@ class SparkDeltaTable(WrittenHistory):
         try:
             folder = spark_path(self.target.refused)
             with scratch_table(session, self._path, folder, promise.table.k) as scratch:
-                aside = refused_rows(rows, table.spark_schema, table.properties, scratch)
+                schema, properties = table.spark_schema, table.properties
+                are_aside = promise.is_again
+                aside = refused_rows(rows, schema, properties, scratch, are_aside=are_aside)
                 aside = (aside if unread is None else aside.unionByName(unread)).persist()
                 aside.count()
                 return aside

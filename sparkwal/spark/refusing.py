@@ -4,7 +4,8 @@ Only the table decides. Its rules are asked of each row in one pass, where they 
 same expressions that Delta evaluates in a write. What they do not show is found by halving: a
 scratch table that has the table's columns, constraints and partitions takes a part of the rows, or
 refuses it. A rule counts only if the scratch table refuses a row that it names. No row is found
-while the scratch table takes nothing: then the rows are not the cause.
+while the scratch table takes nothing: then the rows are not the cause. Rows that are aside already
+may all be refused again, for none of them moves then.
 """
 
 import json
@@ -112,7 +113,12 @@ class Scratch:
 
 
 def refused_rows(
-    rows: DataFrame, table_schema: str, properties: Mapping[str, str], scratch: Scratch
+    rows: DataFrame,
+    table_schema: str,
+    properties: Mapping[str, str],
+    scratch: Scratch,
+    *,
+    are_aside: bool,
 ) -> DataFrame:
     """Find the rows that a table refuses.
 
@@ -121,6 +127,7 @@ def refused_rows(
         table_schema: the table's columns with their metadata, as Delta keeps them.
         properties: the table's properties.
         scratch: shows what the table takes.
+        are_aside: the rows are aside already. So no row moves if the table refuses all of them.
 
     Returns:
         The refused rows, with REASON.
@@ -140,14 +147,14 @@ def refused_rows(
     refusals = [*_halved(unexplained, scratch, why)]
     if not refusals:
         raise RowsNotFound(f"it refuses the rows together and each of them alone not: {why}")
-    return _with_found(marked, refusals, scratch)
+    return _with_found(marked, refusals, scratch, are_aside=are_aside)
 
 
 Place = tuple[int, int, int]
 
 
 def _with_found(
-    marked: DataFrame, refusals: list[tuple[Place, str]], scratch: Scratch
+    marked: DataFrame, refusals: list[tuple[Place, str]], scratch: Scratch, *, are_aside: bool
 ) -> DataFrame:
     """The refused rows, after the scratch table took all others and refused each again.
 
@@ -161,7 +168,7 @@ def _with_found(
     both = both.withColumn(REASON, F.coalesce(REASON, "_wal_why")).drop("_wal_why")
     others = both.where(F.col(REASON).isNull())
     one = others.limit(1)
-    if one.isEmpty():
+    if one.isEmpty() and not are_aside:
         raise RowsNotFound(
             f"it refuses each row of the range, so a row may not be the cause: {refusals[0][1]}"
         )

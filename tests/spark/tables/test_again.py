@@ -18,7 +18,16 @@ from tests.cli.logs import ran
 from tests.jobs.lives import run_here
 from tests.lifecycle.lakes import Lake
 from tests.lifecycle.table import Died
-from tests.spark.tables.test_refused_rows import COLUMNS, aside, good, ids, life_of, make, run_alone
+from tests.spark.tables.test_refused_rows import (
+    COLUMNS,
+    LONG,
+    aside,
+    good,
+    ids,
+    life_of,
+    make,
+    run_alone,
+)
 
 Row = dict[str, Any]
 
@@ -274,3 +283,17 @@ def test_by_keys_without_a_sequence_nothing_is_written(delta: SparkSession, tmp_
     with pytest.raises(PlanError, match="keys and no sequence_by"):
         again(lake)
     assert [row[1]["id"] for row in aside(delta, table)] == [10]
+
+
+def test_all_rows_of_a_log_may_still_be_refused_by_a_rule_that_cannot_be_asked(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path, spark=delta, schema=COLUMNS)
+    table = lake.target.table
+    make(delta, table)
+    lake.append([good(1), {**good(2), **LONG}])
+    run_alone(lake)
+    waiting = aside(delta, table)
+    assert ids(delta, table) == [1] and len(waiting) == 1
+    assert again(lake) == Again(0, 1)
+    assert ids(delta, table) == [1] and aside(delta, table) == waiting
