@@ -248,18 +248,18 @@ class SearchedObjects(Protocol):
         """Read an object. Several threads may read at once.
 
         Raises:
-            NotFound: it is gone.
-            CannotTell: nobody can tell what it holds.
+            NotFound: it was deleted.
+            CannotTell: its bytes cannot be searched.
             SparkWalError: it is unreadable.
         """
 
     def until(self, name: str) -> str:
-        """What ends an object, for people. Each of the names was read before."""
+        """Describe how an object ends, for people. Call it after all objects were read."""
 
     def unread(self) -> Iterator[tuple[str, str, str]]:
-        """Find what was not read: where it is, why nobody can tell, and what ends it.
+        """Find the objects that cannot be read: the URL, the reason, and how each ends.
 
-        Each of the names was read before.
+        Call it after all objects were read.
         """
 
 

@@ -63,7 +63,7 @@ def with_values(rows: DataFrame, names: Iterable[str], table: StructType) -> Dat
                 why = f"its {name} cannot be read back: the column is a {kind}"
                 values.setdefault(field.name, []).append(F.lit(None).cast(field.dataType))
         reasons.append(F.when(is_wrong, F.lit(why)))
-    columns = [F.coalesce(*found).alias(name) for name, found in values.items()]
+    columns = [F.coalesce(*candidates).alias(name) for name, candidates in values.items()]
     reason = F.coalesce(*reasons, F.lit(None).cast("string"))
     own = [name for name in rows.columns if name != "values"]
     return rows.select(*columns, *own, reason.alias(REASON))

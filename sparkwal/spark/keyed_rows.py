@@ -56,9 +56,9 @@ def passed_once(rows: DataFrame, target: Target) -> Winners:
     is_deleted = F.col(DELETES) & by.isNotNull() if target.delete_when else F.lit(False)
     newest = F.unix_micros(by.cast("timestamp")) if is_timed else F.lit(None)
     nulls = [F.col(quoted(key)).isNull() for key in target.keys]
-    found = rows.agg(*map(F.max, (is_deleted, newest, *nulls))).first()
-    assert found is not None
-    has_deletes, newest_us, *has_null = found
+    summary = rows.agg(*map(F.max, (is_deleted, newest, *nulls))).first()
+    assert summary is not None
+    has_deletes, newest_us, *has_null = summary
     null_keys = (key for key, is_null in zip(target.keys, has_null, strict=True) if is_null)
     return Winners(rows, frozenset(null_keys), bool(has_deletes), is_timed, newest_us)
 

@@ -111,10 +111,10 @@ class SparkRefused(WrittenHistory):
         # What is there from the cut on is in the log.
         own = (F.col("log_id") == part.log_id) & (F.col("position") < part.cut)
         taken = promise.logs[part.sequencer].taken
-        ours = (F.col("range") >= taken) & (F.col("range") < promise.table.k)
+        is_waiting = (F.col("range") >= taken) & (F.col("range") < promise.table.k)
         return (
             reader.load(self._path)
-            .where(own & ours)
+            .where(own & is_waiting)
             .select(
                 F.col("position").alias(POSITION),
                 F.col("partition").alias(PARTITION),

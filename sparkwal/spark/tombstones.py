@@ -82,12 +82,12 @@ class SparkTombstones(WrittenHistory):
 
     def _widen(self) -> None:
         """Give the columns the types of the table, which a user widened."""
-        kept, url = columns(self._log.spark_schema), quoted(self._path)
+        columns_here, url = columns(self._log.spark_schema), quoted(self._path)
         changes = [
             change
             for name, wide in columns(self._schema()).items()
-            if name in kept and holds(wide, kept[name])
-            for change in wider_parts(wide, kept[name], quoted(name))
+            if name in columns_here and holds(wide, columns_here[name])
+            for change in wider_parts(wide, columns_here[name], quoted(name))
         ]
         if not changes:
             return

@@ -60,7 +60,7 @@ _ADVICE = {
     "BlobArchived": "the object was archived; rehydrate it, and keep logs out of archiving",
     "BlobImmutableDueToPolicy": "an immutability policy holds the object until its time ends",
 }
-# What is said with 400 or 409 and may succeed the next time.
+# Codes of replies with 400 or 409 after which a request may succeed the next time.
 _TEMPORARY = ("Md5Mismatch", "IncompleteBody", "OperationTimedOut", "InternalError", "ServerBusy")
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]+)</Code>")
 _MESSAGE = re.compile(rb"<Message>([^<\r\n]*)")

@@ -42,13 +42,13 @@ class DeltaObjects:
         """Read an object. See `SearchedObjects.read`."""
         body = self._folder.read(name)
         if _is_history(name):
-            # Of a damaged file nobody can tell what it holds, and that is reported.
+            # A search reports a damaged file by itself.
             with suppress(*_DAMAGED):
                 self._history[name] = [*_actions(name, body)], _settings(name, body)
         return body
 
     def until(self, name: str) -> str:
-        """What ends an object. See `SearchedObjects.until`."""
+        """Describe how an object ends. See `SearchedObjects.until`."""
         live, _, retention = self._newest()
         if _is_history(name):
             after = f"{_LOG} ({retention[_LOG]}) after it was written"
@@ -65,7 +65,9 @@ class DeltaObjects:
     def _newest(self) -> tuple[set[str], set[str], dict[str, str]]:
         """The files in the newest version, those elsewhere, and the times of retention."""
         if self._seen is None:
-            live, elsewhere, retention = set[str](), set[str](), dict(_DEFAULTS)
+            live = set[str]()
+            elsewhere = set[str]()
+            retention = dict(_DEFAULTS)
             # In the order of their names, which is that of versions.
             for name in sorted(self._history):
                 actions, settings = self._history[name]

@@ -66,9 +66,9 @@ def spark_type(kind: IcebergType, path: str) -> Any:
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
     if isinstance(kind, DecimalType):
         return f"decimal({kind.precision},{kind.scale})"
-    if (found := _SPARK.get(str(kind))) is None:
+    if (iceberg_type := _SPARK.get(str(kind))) is None:
         raise OptionError(f"column {path!r} of the table has type {kind}, which no log has")
-    return found
+    return iceberg_type
 
 
 def _field(name: str, kind: Any) -> dict[str, Any]:
@@ -143,10 +143,10 @@ def _leaves(kind: Any, path: str) -> Iterator[tuple[str, str]]:
 def problems(spark_columns: str, table: Schema, target: Target) -> Iterator[str]:
     """Find the reasons why a table cannot take the rows of a log, each with what to do."""
     url = target.table
-    known = columns(spark_schema(table, lenient=True))
+    in_table = columns(spark_schema(table, lenient=True))
     log = columns(stored(spark_columns, table))
     in_log = {name.lower() for name in log}
-    for name, log_type, table_type in contradictions(log, known):
+    for name, log_type, table_type in contradictions(log, in_table):
         if not _promotes(table_type, log_type):
             yield (
                 f"column {name!r} is {type_name(log_type)} in the log and {type_name(table_type)} "
@@ -155,7 +155,7 @@ def problems(spark_columns: str, table: Schema, target: Target) -> Iterator[str]
             )
     for field in table.fields:
         name, kind = field.name, field.field_type
-        if name not in known and (name.lower() in in_log or target.mode == MERGE):
+        if name not in in_table and (name.lower() in in_log or target.mode == MERGE):
             yield f"column {name!r} of {url} has type {kind}, which no log has"
         if name.lower() not in in_log and field.required:
             yield (
@@ -164,8 +164,8 @@ def problems(spark_columns: str, table: Schema, target: Target) -> Iterator[str]
             )
         for path in _required_inside(kind, name):
             yield f"{path!r} of {url} is required inside of a column: make it optional"
-        if target.mode == MERGE and name in log and name in known:
-            for path in _lacking(known[name], log[name], name):
+        if target.mode == MERGE and name in log and name in in_table:
+            for path in _lacking(in_table[name], log[name], name):
                 yield (
                     f"{path!r} is a field of a struct in {url}, and the log's struct lacks it: "
                     "each row that replaces another would set it to null. Add the field to the "

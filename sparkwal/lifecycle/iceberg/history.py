@@ -79,9 +79,9 @@ class History:
     def last_range(self, log_id: str) -> LastRange:
         """The last range of a log."""
         try:
-            found: dict[str, Any] = json.loads(self._metadata.properties[f"{RANGE}.{log_id}"])
-            numbers = {name: int(found[name]) for name in ("k", "snapshot_id", "version", "after")}
-            return LastRange(**numbers, named={**found, "log_id": log_id})
+            last: dict[str, Any] = json.loads(self._metadata.properties[f"{RANGE}.{log_id}"])
+            numbers = {name: int(last[name]) for name in ("k", "snapshot_id", "version", "after")}
+            return LastRange(**numbers, named={**last, "log_id": log_id})
         except (KeyError, TypeError, ValueError, RecursionError):
             return LastRange()
 
@@ -126,8 +126,8 @@ class History:
         if lacking:
             reason = f"it lacks the ranges {sorted(lacking)}, which version {since} has"
             return Held(state, unknown=reason)
-        held = {x.k for x in lost}
-        return Held(state, tuple(x for x in ranges if x.k not in held), overwrite)
+        numbers = {x.k for x in lost}
+        return Held(state, tuple(x for x in ranges if x.k not in numbers), overwrite)
 
     def _ranges(self, path: Iterable[int], log_id: str) -> tuple[list[Change], Change | None]:
         """The ranges of a log in these snapshots, newest first, down to one that undoes others.
@@ -269,14 +269,14 @@ def _number(texts: Mapping[str, str], name: str) -> int | None:
 def _range_of(text: str | None) -> dict[str, Any]:
     """The fields of a `Change` about the range that a snapshot added, from its summary."""
     try:
-        found = json.loads(text or "")
+        named = json.loads(text or "")
     except (ValueError, RecursionError):
         return {}
-    return _named(found) if isinstance(found, dict) else {}
+    return _named(named) if isinstance(named, dict) else {}
 
 
-def _named(found: Mapping[str, Any]) -> dict[str, Any]:
-    match found:
+def _named(texts: Mapping[str, Any]) -> dict[str, Any]:
+    match texts:
         case {"log_id": str(log_id), "k": int(k), "cut": int(cut), "to": int(to), **more}:
             named = {"log_id": log_id, "k": k, "cut": cut, "to": to}
             rows = {"rows": more["rows"]} if isinstance(more.get("rows"), int) else {}

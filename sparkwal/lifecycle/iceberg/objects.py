@@ -1,4 +1,4 @@
-"""All objects of an Iceberg table, for a search: what needs each, and what is in its manifests."""
+"""The objects of an Iceberg table, for a search: the snapshots that need each, and the manifests."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class IcebergObjects:
         if not body.startswith(_AVRO):
             return body
         try:
-            lines = [json.dumps(each) for each in _rows(body, self._existing)]
+            lines = [json.dumps(row) for row in _rows(body, self._existing)]
         except Exception as error:  # what a damaged file does to pyiceberg
             raise CannotTell("it is damaged, or of an unknown format") from error
         return "\n".join(lines).encode()
 
     def until(self, name: str) -> str:
-        """What ends an object. See `SearchedObjects.until`."""
+        """Describe how an object ends. See `SearchedObjects.until`."""
         return self._needed.get(name, _OF_ORPHAN)
 
     def unread(self) -> Iterator[tuple[str, str, str]]:
@@ -112,7 +112,7 @@ class IcebergObjects:
         """The objects that the metadata names, with what ends them."""
         if self._table is None:
             return {}
-        table, found = self._table, dict[str, str]()
+        table, endings = self._table, dict[str, str]()
         settings = {
             "most": table.properties.get("write.metadata.previous-versions-max", "100"),
             "is_deleted": table.properties.get(
@@ -120,16 +120,16 @@ class IcebergObjects:
             ),
         }
         for entry in table.metadata.metadata_log:
-            found[self._name(entry.metadata_file)] = _OF_FORMER.format(**settings)
+            endings[self._name(entry.metadata_file)] = _OF_FORMER.format(**settings)
         current = table.current_snapshot()
         others = [x for x in table.snapshots() if x is not current]
         # What several need, the newest of them keeps.
         for snapshot in (*sorted(others, key=lambda x: x.timestamp_ms), current):
             if snapshot is not None:
                 until = _OF_ROW if snapshot is current else _of_snapshot(table, snapshot)
-                found |= {self._name(url): until for url in self._of_snapshot(table, snapshot)}
-        found[self._name(table.metadata_location)] = _OF_METADATA
-        return found
+                endings |= {self._name(url): until for url in self._of_snapshot(table, snapshot)}
+        endings[self._name(table.metadata_location)] = _OF_METADATA
+        return endings
 
     def _of_snapshot(self, table: Table, snapshot: Snapshot) -> Iterator[str]:
         metadata = table.metadata
@@ -188,16 +188,16 @@ class IcebergObjects:
 
 
 def _of_snapshot(table: Table, snapshot: Snapshot) -> str:
-    """What ends an object that this snapshot needs, and none after it."""
+    """How an object ends whose newest snapshot is this one."""
     if snapshot is table.current_snapshot():
         return _OF_ROW
     names = (x.snapshot_id for x in table.metadata.refs.values())
     keeps = "the removal of the branches and tags at it, then " * (snapshot.snapshot_id in names)
-    made = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+    moment = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
     age = table.properties.get(_AGE, "")
     days = (int(age) if age.isdecimal() else _DEFAULT_AGE_MS) / 86_400_000
     return (
-        f"{keeps}the expiry of snapshot {snapshot.snapshot_id} of {made:%Y-%m-%d %H:%M} UTC "
+        f"{keeps}the expiry of snapshot {snapshot.snapshot_id} of {moment:%Y-%m-%d %H:%M} UTC "
         f"({_AGE}: {days:g} days) and of its files"
     )
 
@@ -217,8 +217,9 @@ class _Body:
 
 
 def _rows(body: bytes, table: Table) -> Iterator[Any]:
-    """The rows of a manifest, or of a list of manifests. Values of the table's rows are in fields
-    of the names that a search takes for such.
+    """Decode a manifest, or a list of manifests.
+
+    Values of the table's rows are in fields with the names that a search takes for such values.
 
     Raises:
         CannotTell: it is another file.
@@ -232,8 +233,8 @@ def _rows(body: bytes, table: Table) -> Iterator[Any]:
         if "schema" in meta:
             columns = Schema.model_validate_json(meta["schema"])
             transforms = {
-                each.get("field-id", 1000 + number): each["transform"]
-                for number, each in enumerate(json.loads(meta["partition-spec"]))
+                spec_field.get("field-id", 1000 + number): spec_field["transform"]
+                for number, spec_field in enumerate(json.loads(meta["partition-spec"]))
             }
             for record in file:
                 yield _manifest_row(file.schema, record, columns, transforms)
@@ -280,10 +281,10 @@ def _list_row(schema: Schema, record: Any, table: Table) -> dict[str, Any]:
     bounds: list[Any] = []
     if row.get("partitions"):
         summary: Any = schema.find_type("partitions.element")
-        for number, each in enumerate(row["partitions"]):
-            found = _fields(summary, each)
+        for number, partition in enumerate(row["partitions"]):
+            limits = _fields(summary, partition)
             kind = None if spec is None else _result_type(spec, number, table.schema())
-            bounds += (_bound(kind, found[name]) for name in ("lower_bound", "upper_bound"))
+            bounds += (_bound(kind, limits[name]) for name in ("lower_bound", "upper_bound"))
     return {"path": row["manifest_path"], "partitionValues": bounds}
 
 

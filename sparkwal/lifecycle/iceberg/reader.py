@@ -153,10 +153,10 @@ def _loaded(place: Place, table_id: str) -> Table:
         TableReadError: it is another table.
     """
     table = _existing(place.load(), place)
-    found = str(table.metadata.table_uuid)
-    if found != table_id:
+    id_now = str(table.metadata.table_uuid)
+    if id_now != table_id:
         raise TableReadError(
-            f"{place.url} was dropped and recreated: it is table {found}, and this read began "
+            f"{place.url} was dropped and recreated: it is table {id_now}, and this read began "
             f"with {table_id}. Begin again, with a new checkpoint or cursor"
         )
     _tables[place.url] = table
@@ -205,26 +205,26 @@ def task_in(table: Table, text: str) -> FileScanTask:
     from pyiceberg.table import FileScanTask
     from pyiceberg.typedef import Record
 
-    found = json.loads(text)
-    kinds = _partition_types(table, found["spec"])
+    document = json.loads(text)
+    kinds = _partition_types(table, document["spec"])
     values = (
         None if kind is None or value is None else from_bytes(kind, bytes.fromhex(value))
-        for kind, value in zip(kinds, found["partition"], strict=True)
+        for kind, value in zip(kinds, document["partition"], strict=True)
     )
     file = DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=found["path"],
-        file_format=FileFormat(found["format"]),
+        file_path=document["path"],
+        file_format=FileFormat(document["format"]),
         partition=Record(*values),
     )
-    file.spec_id = found["spec"]
+    file.spec_id = document["spec"]
     deletes = {
         DataFile.from_args(
             content=DataFileContent.POSITION_DELETES,
             file_path=path,
             file_format=FileFormat(file_format),
         )
-        for path, file_format in found["deletes"]
+        for path, file_format in document["deletes"]
     }
     return FileScanTask(file, deletes)
 

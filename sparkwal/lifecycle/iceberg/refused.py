@@ -53,15 +53,15 @@ class IcebergRefused(WrittenIceberg):
         table_id = str(self._table().metadata.table_uuid)
         keeps = f"the rows that {self._of.table} refused"
 
-        def check(found: Table) -> None:
-            check_beside(found, self.target.table, keeps, REFUSED_BY, table_id)
+        def check(table: Table) -> None:
+            check_beside(table, self.target.table, keeps, REFUSED_BY, table_id)
 
         self._make_ready(schema.from_arrow(REFUSED_COLUMNS), {REFUSED_BY: table_id}, check)
 
     def write(self, promise: Promise) -> None:
         """Find the refused rows of the open range, and write them. See `Refused.write`."""
         # §10: the rows that step aside from a range carry its transaction
-        found = self._find(promise)
+        new_rows = self._find(promise)
         assert promise.table.refused is not None
         (part,) = promise.ranges
         with self._explained(promise):
@@ -69,11 +69,13 @@ class IcebergRefused(WrittenIceberg):
             if table is None:
                 return
             left = [*self._left(table, part)]
-            rows = pa.concat_tables([self._rows(found, promise), *(kept for _, kept in left)])
+            rows = pa.concat_tables(
+                [self._rows(new_rows, promise), *(others for _, others in left)]
+            )
             added = [*self._files(table, rows.to_batches())]
             removed = [task.file for task, _ in left]
             after = promise.table.refused.version
-            self._commit(table, promise, after, added, removed, rows=found.num_rows)
+            self._commit(table, promise, after, added, removed, rows=new_rows.num_rows)
 
     def remove_taken(self, promise: Promise) -> None:
         """Do nothing: no refused row is written again. See `Refused.remove_taken`."""
@@ -93,13 +95,13 @@ class IcebergRefused(WrittenIceberg):
         if snapshot is None:
             raise ValueError(f"version {version} of {self.target.table} does not exist")
         scan = table.scan(EqualTo("range", promise.table.k), snapshot_id=snapshot.snapshot_id)
-        found = set[Place]()
+        places = set[Place]()
         for task in scan.plan_files():
             for batch in rows_of(table, task, table.schema()):
                 own = batch.filter(pc.equal(batch["range"], promise.table.k))
                 names = ("position", "partition", "row")
-                found |= {*zip(*(own[name].to_pylist() for name in names), strict=True)}
-        return frozenset(found)
+                places |= {*zip(*(own[name].to_pylist() for name in names), strict=True)}
+        return frozenset(places)
 
     def _left(self, table: Table, part: OpenRange) -> Iterator[tuple[FileScanTask, pa.Table]]:
         """The files with rows that are left of ranges that were given up, and their other rows."""
@@ -120,12 +122,12 @@ class IcebergRefused(WrittenIceberg):
             if pc.any(is_left).as_py():
                 yield task, rows.filter(pc.invert(is_left))
 
-    def _rows(self, found: pa.Table, promise: Promise) -> pa.Table:
+    def _rows(self, refused_rows: pa.Table, promise: Promise) -> pa.Table:
         (part,) = promise.ranges
-        own = [name for name in found.column_names if name not in _HIDDEN]
+        own = [name for name in refused_rows.column_names if name not in _HIDDEN]
         by = resolve([self._of.sequence_by], own)[0] if self._of.sequence_by else ""
         batches = []
-        for batch in found.to_batches():
+        for batch in refused_rows.to_batches():
             sequences = bare_texts(batch[by]) if by else [None] * batch.num_rows
             columns = {
                 "sequencer": pa.repeat(part.sequencer, batch.num_rows),

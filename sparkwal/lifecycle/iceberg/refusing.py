@@ -59,7 +59,7 @@ def refused_rows(
         RowsNotFound: the table refuses all rows, or not only those that were found.
     """
     taken: pa.Table | None = None
-    found: list[pa.Table] = []
+    refusals: list[pa.Table] = []
     for part in parts:
         for name in required:
             nulls = part[name].is_null()
@@ -74,18 +74,18 @@ def refused_rows(
         if why and (why := tries.refusal(others)):
             raise RowsNotFound(f"it also refuses the rows that it takes one by one: {why}")
         taken = others.slice(0, 1) if others.num_rows else taken
-        found += (_with_reason(part.slice(number, 1), why) for number, why in bad.items())
-    if found and taken is None:
-        (why,) = found[0][REASON].to_pylist()
+        refusals += (_with_reason(part.slice(number, 1), why) for number, why in bad.items())
+    if refusals and taken is None:
+        (why,) = refusals[0][REASON].to_pylist()
         raise RowsNotFound(
             f"it refuses each row of the range, so a row may not be the cause: {why}"
         )
-    for row in found:
+    for row in refusals:
         if not tries.refusal(row.drop_columns([REASON])):
             raise RowsNotFound("it refused a row, and takes it now: something else was the cause")
-    if found and taken is not None and (why := tries.refusal(taken)):
+    if refusals and taken is not None and (why := tries.refusal(taken)):
         raise RowsNotFound(f"it refuses each row now: {why}")
-    yield from found
+    yield from refusals
 
 
 def _halved(rows: pa.Table, first: int, why: str, tries: Tries) -> Iterator[tuple[int, str]]:

@@ -99,11 +99,11 @@ def range_by_keys(table: Schema, target: Target, rows: RangeRows) -> RangeByKeys
     in_order = (schema.conform(batch, marked) for batch in rows.in_order())
     partial = partial_columns(target, rows.common, rows.spark_schema, names)
     if partial.isdisjoint(folded_names(names)):
-        found = winners(in_order, marked, keys, by)
+        winning = winners(in_order, marked, keys, by)
     else:
-        found = pa.Table.from_batches(in_order, marked)
+        winning = pa.Table.from_batches(in_order, marked)
     own_names = dict(zip(names, in_table.names, strict=True))
-    return RangeByKeys(columns, own_names, keys, by, found, holds(target.delete_when, found))
+    return RangeByKeys(columns, own_names, keys, by, winning, holds(target.delete_when, winning))
 
 
 class Replacing:

@@ -209,7 +209,7 @@ class IcebergTable(WrittenIceberg):
             failed: list[_Outputs] = []
             tries = Tries(lambda part: self._refusal(table, part.select(columns.names), failed))
             try:
-                found = [*refused_rows(self._placed(rows, columns), required, tries)]
+                parts = [*refused_rows(self._placed(rows, columns), required, tries)]
             except RowsNotFound as error:
                 raise ValueError(f"{error}, so none of its rows steps aside") from None
             finally:
@@ -218,15 +218,15 @@ class IcebergTable(WrittenIceberg):
                 for outputs in failed:
                     outputs.remove()
             nothing = pa.schema([*columns, *PLACED, pa.field(REASON, pa.string())]).empty_table()
-            return pa.concat_tables([nothing, *found])
+            return pa.concat_tables([nothing, *parts])
 
     def _placed(self, rows: RangeRows, columns: pa.Schema) -> Iterator[pa.Table]:
         """The rows that the table gets, as it stores them, with PLACED."""
         for part in schema.gathered(rows.placed(), FILE_BYTES):
             whole = pa.schema([*columns, *PLACED])
             batches = part.rename_columns(whole.names).to_batches()
-            found = pa.Table.from_batches((schema.conform(x, whole) for x in batches), whole)
-            yield found.filter(pc.invert(holds(self.target.delete_when, found)))
+            stored_rows = pa.Table.from_batches((schema.conform(x, whole) for x in batches), whole)
+            yield stored_rows.filter(pc.invert(holds(self.target.delete_when, stored_rows)))
 
     def _refusal(self, table: Table, rows: pa.Table, failed: list[_Outputs]) -> str:
         """Why the table does not take rows; "" if it takes them. Their files are removed again.

@@ -62,9 +62,9 @@ class IcebergTombstones(WrittenIceberg):
         keeps = f"the deleted keys of {self._of.table}"
         columns = tombstone_columns(self._of, spark_schema(table.schema(), lenient=True))
 
-        def check(found: Table) -> None:
-            check_beside(found, self.target.table, keeps, OWNER, table_id)
-            if found.spec().fields:
+        def check(table: Table) -> None:
+            check_beside(table, self.target.table, keeps, OWNER, table_id)
+            if table.spec().fields:
                 raise PlanError(f"{self.target.table} is partitioned: remove its partition fields")
 
         self._make_ready(columns, {OWNER: table_id}, check)
@@ -82,8 +82,8 @@ class IcebergTombstones(WrittenIceberg):
             limit_us = self._limit_us(promise, rows[range_.by])
             expiry = _expiry(columns)
             deleted = _unexpired(self._deleted(promise, range_, rows, columns), expiry, limit_us)
-            expired, kept = _by_expiry(table, expiry, limit_us)
-            small = [task for task in kept if task.file.file_size_in_bytes < _SMALL_BYTES]
+            expired, remaining = _by_expiry(table, expiry, limit_us)
+            small = [task for task in remaining if task.file.file_size_in_bytes < _SMALL_BYTES]
             if len(small) < _MOST_SMALL:
                 small = []
             else:
@@ -120,11 +120,11 @@ class IcebergTombstones(WrittenIceberg):
         own = resolve(range_.keys, table.schema().column_names)
         condition = may_have(rows, dict(zip(range_.keys, own, strict=True)))
         scan = table.scan(condition, snapshot_id=snapshot.snapshot_id)
-        found = (
+        batches = (
             batch for task in scan.plan_files() for batch in rows_of(table, task, table.schema())
         )
         wanted = pa.schema(map(range_.columns.field, dict.fromkeys([*range_.keys, range_.by])))
-        tombstones = with_sequences(found, wanted, range_.by)
+        tombstones = with_sequences(batches, wanted, range_.by)
         counts = counting(range_.rows, range_.deletes, tombstones, range_.keys, range_.by)
         return range_.where(counts)
 
@@ -194,6 +194,6 @@ def _by_expiry(
     if limit_us is None:
         return [], tasks
     scan = table.scan(GreaterThanOrEqual(expiry, TimestampLiteral(limit_us)))
-    kept = {task.file.file_path for task in scan.plan_files()}
-    expired = [task for task in tasks if task.file.file_path not in kept]
-    return expired, [task for task in tasks if task.file.file_path in kept]
+    remaining = {task.file.file_path for task in scan.plan_files()}
+    expired = [task for task in tasks if task.file.file_path not in remaining]
+    return expired, [task for task in tasks if task.file.file_path in remaining]

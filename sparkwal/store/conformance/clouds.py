@@ -22,13 +22,13 @@ def soft_delete(tested: StoreUnderTest) -> Observation:
         body = _asked(lambda: store.properties("service")).body
         policy = ElementTree.fromstring(body).find("DeleteRetentionPolicy")
         is_on = policy is not None and policy.findtext("Enabled") == "true"
-        kept = policy.findtext("Days") if policy is not None and is_on else None
+        days = policy.findtext("Days") if policy is not None and is_on else None
     else:
         seconds = _google(tested, "softDeletePolicy").get("retentionDurationSeconds", 0)
-        kept = f"{int(seconds) / 86_400:g}" if int(seconds) else None
-    if not kept:
+        days = f"{int(seconds) / 86_400:g}" if int(seconds) else None
+    if not days:
         return "off"
-    return f"{kept} days: collected and erased rows can be restored until then, and cost money"
+    return f"{days} days: collected and erased rows can be restored until then, and cost money"
 
 
 def versioning(tested: StoreUnderTest) -> Observation:
@@ -49,13 +49,13 @@ def immutability(tested: StoreUnderTest) -> Observation:
     if isinstance(store, AzureStore):
         headers = _asked(lambda: store.properties("container")).headers
         named = {"x-ms-has-immutability-policy": "a policy", "x-ms-has-legal-hold": "a legal hold"}
-        found = [name for header, name in named.items() if headers.get(header) == "true"]
+        rules = [name for header, name in named.items() if headers.get(header) == "true"]
     else:
         period = _google(tested, "retentionPolicy").get("retentionPeriod")
-        found = [f"a retention of {int(period) / 86_400:g} days"] if period else []
-    if not found:
+        rules = [f"a retention of {int(period) / 86_400:g} days"] if period else []
+    if not rules:
         return "no policy and no hold"
-    return f"{' and '.join(found)}: collected objects stay until it ends"
+    return f"{' and '.join(rules)}: collected objects stay until it ends"
 
 
 def namespace(tested: StoreUnderTest) -> Observation:
@@ -87,7 +87,7 @@ def lifecycle_rules(tested: StoreUnderTest) -> Observation:
     for number, rule in enumerate(_google(tested, "lifecycle").get("rule", []), 1):
         condition = rule.get("condition", {})
         prefixes = condition.get("matchesPrefix") or [""]
-        overlaps = any(folder.startswith(each) or each.startswith(folder) for each in prefixes)
+        overlaps = any(folder.startswith(x) or x.startswith(folder) for x in prefixes)
         is_of_former = condition.get("isLive") is False or any(x in condition for x in _OF_FORMER)
         harm = {"Delete": "deletes", "SetStorageClass": "archives"}.get(rule["action"]["type"])
         if harm and overlaps and not is_of_former:
@@ -100,8 +100,8 @@ def _google(tested: StoreUnderTest, name: str) -> Mapping[str, Any]:
     """A setting of the bucket, or an empty one if it is not set."""
     store = tested.clouds[0]
     assert not isinstance(store, AzureStore)
-    found = _asked(store.settings).get(name)
-    return found if isinstance(found, dict) else {}
+    setting = _asked(store.settings).get(name)
+    return setting if isinstance(setting, dict) else {}
 
 
 def _asked(ask: Callable[[], R]) -> R:
