@@ -1,4 +1,4 @@
-"""The objects of an Iceberg table, for a search: the snapshots that need each, and the manifests."""
+"""The objects of an Iceberg table, for a search: which snapshots need each, and the manifests."""
 
 from __future__ import annotations
 
