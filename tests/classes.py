@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xmn256m"
     " -XX:CompileThresholdScaling=3 -Xlog:disable -Xlog:all=error:stderr"
 )
+# Google's connector for gs://, whose other jar has libraries that Spark has in other versions.
+GOOGLE = ("com.google.cloud.bigdataoss", "gcs-connector", "3.1.3", ("shaded",))
 DELTA = {
     **spark_versions.DELTA_SETTINGS,
     # For some rows Spark would take longer to plan and to compile than to go through them.
@@ -130,6 +133,7 @@ def _jars() -> list[str]:
     """The jars of Delta Lake and of the stores' connectors, which Ivy downloads once."""
     import pyspark
 
+    import jars
     from sparkwal.spark import s3a
 
     known = Path(sys.prefix) / f"jars-{pyspark.__version__}-{spark_versions.DELTA}.json"
@@ -138,7 +142,9 @@ def _jars() -> list[str]:
         if not _run("jars", KNOWN=str(known)):
             raise RuntimeError("the jars of Delta Lake are not there")
         found = json.loads(known.read_text())
-    return [str(s3a.jar()), *found]
+    with tempfile.TemporaryDirectory() as folder:
+        google = jars.fetch([jars.Module(*GOOGLE)], Path(folder), transitive=False)
+    return [str(s3a.jar()), *found, *google]
 
 
 def _run(what: str, **environment: str) -> bool:
@@ -157,8 +163,6 @@ def _run(what: str, **environment: str) -> bool:
 
 def main(what: str) -> None:
     """A query of each kind that most tests begin with."""
-    import tempfile
-
     import pyspark
     from pyspark.sql import SparkSession
 

@@ -33,6 +33,20 @@ ROOT = Path(__file__).resolve().parents[2]
 _ENCRYPTION = {"aes256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 _S3A = "spark.hadoop.fs.s3a."
 _AZURE = "spark.hadoop.fs.azure."
+_GOOGLE = {
+    # Hadoop names its own connector for gs://, which this job does not load.
+    "spark.hadoop.fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+    # Its sizes are numbers. Hadoop 3.5 has texts such as 64m.
+    "spark.hadoop.fs.gs.block.size": str(64 << 20),
+    "spark.hadoop.fs.gs.rewrite.max.chunk.size": str(512 << 20),
+    "spark.hadoop.fs.gs.outputstream.buffer.size": str(8 << 20),
+    "spark.hadoop.fs.gs.inputstream.inplace.seek.limit": str(8 << 20),
+    "spark.hadoop.fs.gs.inputstream.min.range.request.size": str(2 << 20),
+    # Its reads of several ranges call a method that Hadoop 3.5 lacks.
+    "spark.hadoop.parquet.hadoop.vectored.io.enabled": "false",
+    # The credentials that the log's requests use.
+    "spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT",
+}
 # How the names of settings with secrets begin.
 _SECRETS = (
     *(_S3A + name for name in ("access.key", "secret.key", "session.token")),
@@ -181,15 +195,20 @@ def exit_for(error: BaseException) -> click.ClickException:
 def _store_of(table: str) -> str:
     """The kind of store whose connector the session of this process needs, or ""."""
     kind = kind_of_store(table)
-    return kind if kind in ("s3", "azure") and not jvm.started_by_spark_submit() else ""
+    is_cloud = kind in ("s3", "azure", "google")
+    return kind if is_cloud and not jvm.started_by_spark_submit() else ""
 
 
 def packages(table: str) -> list[str]:
-    """The Maven coordinates that a session needs for a table."""
+    """The Maven coordinates that a session needs for a table. Those of Google's connector have a
+    classifier, which Spark cannot ask for: the user gives its jar.
+    """
     import pyspark
 
     kind = _store_of(table)
-    return [spark_versions.hadoop_connector(kind, pyspark.__version__)] if kind else []
+    if kind in ("", "google"):
+        return []
+    return [spark_versions.hadoop_connector(kind, pyspark.__version__)]
 
 
 def store_settings(table: str, log: StoreOptions) -> dict[str, str]:
@@ -203,6 +222,8 @@ def store_settings(table: str, log: StoreOptions) -> dict[str, str]:
             return _s3a_settings(log)
         case "azure" if log.reaches(table):
             return _azure_settings(table, log)
+        case "google":
+            return _GOOGLE
     return {}
 
 

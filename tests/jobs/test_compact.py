@@ -32,7 +32,7 @@ from sparkwal.options.store import StoreOptions
 from sparkwal.protocol.clock import Clock
 from sparkwal.testing.proxy import Fault, S3Proxy
 from support.follow import Meter, Signals
-from tests import classes
+from tests import classes, jars
 from tests.chains import put_next
 from tests.jobs.lives import (
     JOBS,
@@ -45,6 +45,7 @@ from tests.jobs.lives import (
     running,
     write,
 )
+from tests.store import fake_gcs
 
 SECRET = "7h1s-must-not-be-shown"
 
@@ -387,3 +388,27 @@ def test_a_log_and_its_table_on_the_same_s3(
         options["secretAccessKey"]
         not in done.stdout + done.stderr + reported.stdout + reported.stderr
     )
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.capability("DELTA")
+def test_a_log_and_its_table_on_google(tmp_path: Path, fake_gcs_url: str) -> None:
+    bucket, options = fake_gcs.new_bucket(fake_gcs_url), fake_gcs.options(fake_gcs_url)
+    path = f"gs://{bucket}/log"
+    write(path, range(9), **options)
+    (jar,) = jars.fetch([jars.Module(*classes.GOOGLE)], tmp_path, transitive=False)
+    reached = {
+        "spark.jars": jar,
+        "spark.hadoop.fs.gs.storage.root.url": f"{fake_gcs_url}/",
+        "spark.hadoop.fs.gs.auth.type": "UNAUTHENTICATED",
+        "spark.hadoop.fs.gs.client.type": "HTTP_API_CLIENT",
+        "spark.hadoop.fs.gs.project.id": "p",
+    }
+    flags = [f"--log-option={name}={value}" for name, value in options.items()]
+    flags += [f"--conf={name}={value}" for name, value in reached.items()]
+    done = run(tmp_path, "compact", path, f"gs://{bucket}/lake", "--now", *flags)
+    assert done.returncode == 0, done.stderr
+    current = sparkwal.Log(path, **options).current()
+    assert current.table_version == 1 and sorted(current.to_pandas()["id"]) == [*range(9)]

@@ -1,4 +1,4 @@
-"""Tables on Azure: Azurite is the server."""
+"""Tables on Azure and on Google Cloud Storage: Azurite and fake-gcs-server are the servers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import sparkwal
 from sparkwal.errors import OptionError
+from sparkwal.options.store import StoreOptions
 from sparkwal.spark.delta_files import spark_path
-from tests.store import azurite
+from support.session import store_settings
+from tests.store import azurite, fake_gcs
 
 SCHEMA = pa.schema([("id", pa.int64()), ("changed", pa.int64()), ("v", pa.string())])
 ON_AZURITE = {
@@ -23,6 +26,12 @@ ON_AZURITE = {
     "fs.azure.always.use.https": "false",
     "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",
     "fs.azure.ssl.channel.mode": "Default_JSSE",
+}
+
+ON_FAKE_GCS = {
+    "fs.gs.auth.type": "UNAUTHENTICATED",
+    "fs.gs.client.type": "HTTP_API_CLIENT",
+    "fs.gs.project.id": "p",
 }
 
 
@@ -62,6 +71,18 @@ def azure(delta: SparkSession, azurite_url: str) -> Iterator[Place]:
         yield Place(f"abfss://{root}/wal", f"abfs://{root}/table", azurite.options(azurite_url))
 
 
+@pytest.fixture
+def google(delta: SparkSession, fake_gcs_url: str) -> Iterator[Place]:
+    root = f"gs://{fake_gcs.new_bucket(fake_gcs_url)}"
+    as_in_jobs = {
+        name.removeprefix("spark.hadoop."): text
+        for name, text in store_settings(root, StoreOptions(root)).items()
+    }
+    reached = {"fs.gs.storage.root.url": f"{fake_gcs_url}/"}
+    for _ in configured(delta, {**as_in_jobs, **ON_FAKE_GCS, **reached}):
+        yield Place(f"{root}/wal", f"{root}/table", fake_gcs.options(fake_gcs_url))
+
+
 def life_of_a_keyed_table(delta: SparkSession, place: Place) -> None:
     """Two ranges with deletes, a read of table and log, a collection and a search."""
     life = sparkwal.Lifecycle(
@@ -95,6 +116,25 @@ def life_of_a_keyed_table(delta: SparkSession, place: Place) -> None:
 
 def test_a_keyed_table_on_azure(delta: SparkSession, azure: Place) -> None:
     life_of_a_keyed_table(delta, azure)
+
+
+def test_a_keyed_table_on_google(delta: SparkSession, google: Place) -> None:
+    life_of_a_keyed_table(delta, google)
+
+
+def test_of_two_creators_of_an_object_on_google_one_fails(
+    delta: SparkSession, google: Place
+) -> None:
+    """Delta commits a version there by such a create."""
+    path = delta._jvm.org.apache.hadoop.fs.Path(f"{google.table}/1.json")
+    files = path.getFileSystem(delta._jsc.hadoopConfiguration())
+    first, second = files.create(path, False), files.create(path, False)
+    first.write(bytearray(b"first"))
+    first.close()
+    second.write(bytearray(b"second"))
+    with pytest.raises(Py4JJavaError, match="412"):
+        second.close()
+    assert files.open(path).readAllBytes() == b"first"
 
 
 def test_spark_reads_no_az(tmp_path: Path) -> None:
