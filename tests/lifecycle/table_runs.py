@@ -14,17 +14,22 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import sparkwal
 from sparkwal.errors import WriteError
-from sparkwal.format.lifecycle_record import APPEND, MERGE, NO_TABLE_VERSION, Promise, Target
+from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
 from sparkwal.lifecycle.coordinator import Coordinator
+from sparkwal.lifecycle.iceberg.table import IcebergTable
 from sparkwal.lifecycle.policy import Policy
+from sparkwal.lifecycle.table import Table
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -32,6 +37,7 @@ from sparkwal.protocol.clock import Clock
 from sparkwal.spark.source import StreamReader, log_schema
 from sparkwal.testing.memory import MemoryStore
 from tests.delta_rs_table import DeltaRsTable
+from tests.lifecycle.iceberg_table import configure
 from tests.lifecycle.table import Died
 from tests.spark import inside
 
@@ -59,17 +65,70 @@ class InterruptedStore(MemoryStore):
         super().put(key, body)
 
 
-class MortalTable(DeltaRsTable):
-    """A table whose writer may die before or after it wrote a range."""
+@contextmanager
+def dying(table: Table, death: str) -> Iterator[None]:
+    """The writer of a table dies "before" or "after" it wrote a range, or not at all ("")."""
+    write = table.write
 
-    death = ""
+    def write_or_die(*args: Any) -> None:
+        if death == "before":
+            raise WriteError("it died")
+        write(*args)
+        if death == "after":
+            raise WriteError("it died")
 
-    def write(self, promise: Promise, tombstones_version: int = NO_TABLE_VERSION) -> None:
-        if self.death == "before":
-            raise WriteError("it died")
-        super().write(promise, tombstones_version)
-        if self.death == "after":
-            raise WriteError("it died")
+    with mock.patch.object(table, "write", write_or_die):
+        yield
+
+
+class DeltaLake:
+    """The Delta table of a run, and what others do to it.
+
+    Args:
+        folder: the run's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"{folder}/table"
+        self.options = {"tableLocation": self.url}
+
+    def table(self, target: Target, path: str) -> DeltaRsTable:
+        return DeltaRsTable(target, path, self.options)
+
+    def _existing(self) -> list[DeltaTable]:
+        return [DeltaTable(self.url)] if (Path(self.url) / "_delta_log").exists() else []
+
+    def optimize(self) -> None:
+        for table in self._existing():
+            table.optimize.compact()
+
+    def note(self) -> None:
+        for table in self._existing():
+            table.create_checkpoint()
+
+
+class IcebergWarehouse:
+    """The Iceberg table of a run, in the catalog of the environment, and what others do to it."""
+
+    url = "iceberg://lake/db.orders"
+    options: ClassVar[dict[str, str]] = {}
+
+    def table(self, target: Target, path: str) -> IcebergTable:
+        return IcebergTable(target, open_log(from_keywords(SourceOptions, path, {})))
+
+    def _existing(self) -> list[Any]:
+        catalog = load_catalog("lake")
+        return [catalog.load_table("db.orders")] if catalog.table_exists("db.orders") else []
+
+    def optimize(self) -> None:
+        """Another writer commits a snapshot without rows."""
+        for table in self._existing():
+            table.append(table.schema().as_arrow().empty_table())
+
+    def note(self) -> None:
+        for table in self._existing():
+            with table.transaction() as change:
+                change.set_properties({"note": "a newer file of metadata"})
 
 
 class Query:
@@ -138,8 +197,9 @@ class Query:
 class Run:
     """One run: logs that grow and go to a table, and a query over both."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, lake: DeltaLake | IcebergWarehouse) -> None:
         self._random = rng = random.Random(seed)
+        self._lake = lake
         self._keyed = rng.random() < 0.4
         self._several = rng.random() < 0.5
         self._folder = folder
@@ -147,10 +207,9 @@ class Run:
         self._leap_ms = 0
         self.store.now_ms = lambda: Clock().now_ms()
         self.path = self.store.path()
-        self.table = f"{folder}/table"
-        self._options = {"tableLocation": self.table}
+        self._options = lake.options
         mode, keys = (MERGE, ("log", "id")) if self._keyed else (APPEND, ())
-        self._lake = MortalTable(Target(self.table, mode, keys), self.path, self._options)
+        self._table: Table = lake.table(Target(lake.url, mode, keys), self.path)
         self.written: dict[str, list[dict[str, Any]]] = {}
         self._is_quiet = True
         reads: dict[str, Any] = {"startingPosition": "table", "consumer": "c", **self._options}
@@ -184,7 +243,6 @@ class Run:
                 else:
                     self._step()
             self._is_quiet = True
-            self._lake.death = ""
             for _ in range(_MOST_STEPS):
                 if not self.query.step():
                     break
@@ -219,7 +277,9 @@ class Run:
 
     def _happen(self) -> None:
         actions = (
-            [self._append] * 4 + [self._compact] * 5 + [self._optimize, self._leap, self._note]
+            [self._append] * 4
+            + [self._compact] * 5
+            + [self._lake.optimize, self._leap, self._lake.note]
         )
         self._random.choice(actions)()
 
@@ -241,23 +301,15 @@ class Run:
                 rows += batch
 
     def _compact(self) -> None:
-        self._lake.death = self._random.choice(["", "", "", "before", "after"])
+        death = self._random.choice(["", "", "", "before", "after"])
         log = open_log(from_keywords(SourceOptions, self.path, self._options))
         policy = Policy(late_window_seconds=0)
-        lifecycle = Coordinator(log, policy, table=self._lake, gc_grace_ms=GRACE_MS)
-        with suppress(WriteError):
+        lifecycle = Coordinator(log, policy, table=self._table, gc_grace_ms=GRACE_MS)
+        with suppress(WriteError), dying(self._table, death):
             lifecycle.run_all(whole=True)
         # Rows in records that stay are erased after twice the grace.
         if self._random.random() < 0.5:
             self._leap_ms += 3 * GRACE_MS
-
-    def _optimize(self) -> None:
-        if (Path(self.table) / "_delta_log").exists():
-            self._lake.delta().optimize.compact()
-
-    def _note(self) -> None:
-        if (Path(self.table) / "_delta_log").exists():
-            self._lake.delta().create_checkpoint()
 
     def _check(self) -> None:
         """Each row of each log came once: those of the table first, and the others in order."""
@@ -282,19 +334,32 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in SCHEMA.names}
 
 
-def run_seed(seed: int) -> Run:
-    """One run in a folder of its own."""
+@contextmanager
+def new_folder() -> Iterator[Path]:
     base = "/dev/shm" if os.path.isdir("/dev/shm") else None
     folder = Path(tempfile.mkdtemp(dir=base))
     try:
-        run = Run(seed, folder)
-        run.run()
-        return run
-    except BaseException as error:
-        error.add_note(f"seed {seed}")
-        raise
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_seed(seed: int, *, iceberg: bool = False) -> Run:
+    """One run in a folder of its own.
+
+    Args:
+        iceberg: the table is one of Iceberg.
+    """
+    with new_folder() as folder, pytest.MonkeyPatch.context() as environment:
+        if iceberg:
+            configure(environment, folder)
+        run = Run(seed, folder, IcebergWarehouse() if iceberg else DeltaLake(folder))
+        try:
+            run.run()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        return run
 
 
 def run_many(seeds: int = 200) -> None:

@@ -68,6 +68,13 @@ def test_each_row_comes_once_over_deaths_compactions_and_collections(seed: int) 
     run_seed(seed)
 
 
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 200))]
+)
+def test_each_row_of_an_iceberg_table_and_its_log_comes_once(seed: int) -> None:
+    run_seed(seed, iceberg=True)
+
+
 @pytest.mark.parametrize("stage", ["none", "intent", "written", "done"])
 def test_the_table_comes_first_and_then_the_log_at_every_stage(lake: Lake, stage: str) -> None:
     lake.append([value(1), value(2)], [value(3)])

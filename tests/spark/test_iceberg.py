@@ -25,9 +25,16 @@ from pyspark.sql import SparkSession
 import sparkwal
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 spark.conf.set("spark.sql.shuffle.partitions", 2)
-for path in sys.argv[1:]:
+for path in sys.argv[2:]:
     rows = sparkwal.read_current(spark, path).collect()
     print(json.dumps(sorted(map(str, (row.asDict() for row in rows)))))
+sparkwal.register(spark)
+stream = spark.readStream.format("weaselwal").option("startingPosition", "table")
+rows = stream.option("includeMetadata", True).option("consumer", "c").load(sys.argv[2])
+query = rows.writeStream.format("memory").queryName("rows").trigger(availableNow=True)
+query.option("checkpointLocation", sys.argv[1]).start().awaitTermination()
+rows = spark.sql("SELECT id, _wal_position FROM rows ORDER BY id").collect()
+print(json.dumps([list(row) for row in rows]))
 """
 
 
@@ -35,7 +42,8 @@ for path in sys.argv[1:]:
 def test_spark_reads_table_and_log_as_one_without_a_jar(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Rows of the table alone, of a table with keys, and with deleted keys that come late."""
+    """Rows of the table alone, of a table with keys, and with deleted keys that come late. A stream
+    begins with the rows of the table."""
     lake = IcebergLake(tmp_path, table=configure(monkeypatch, tmp_path))
     for number in range(4):
         lake.append([value(number)])
@@ -53,10 +61,12 @@ def test_spark_reads_table_and_log_as_one_without_a_jar(
     keys.append([{"id": 0, "n": 5, "gone": False}, {"id": 1, "n": 5, "gone": False}])
     keys.append([{"id": 2, "n": 5, "gone": True}, {"id": 7, "n": 5, "gone": False}])
     paths = [lake.path, keys.path]
-    command = [sys.executable, "-c", BY_SPARK, *paths]
+    command = [sys.executable, "-c", BY_SPARK, str(tmp_path / "checkpoint"), *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    *found, streamed = [json.loads(line) for line in done.stdout.splitlines()]
     expected = [sparkwal.Log(path).current().to_arrow().to_pylist() for path in paths]
     assert found == [sorted(map(str, each)) for each in expected]
     assert [len(each) for each in found] == [5, 3]
+    assert [number for number, _ in streamed] == [0, 1, 2, 3, 4]
+    assert [position is None for _, position in streamed] == [True] * 4 + [False]
