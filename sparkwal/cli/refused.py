@@ -43,7 +43,7 @@ _MOST_REASONS = 50
 def command(path: str, log_options: dict[str, str], limit: int, *, as_json: bool) -> None:
     """With refusedRows=aside rows that the table refuses go into the table TABLE_refused. The
     command counts those of the log by reason, and prints the first ones. It needs the extra `lake`.
-    After you changed the table, `jobs/compact.py PATH TABLE --refused-again` writes them again.
+    After you changed the table, the job that compacts writes them again with --refused-again.
 
     \b
     sparkwal refused s3://bucket/wal --all --limit 5
@@ -76,8 +76,8 @@ def command(path: str, log_options: dict[str, str], limit: int, *, as_json: bool
     if sum(counts.values()) > len(shown):
         notify(f"{len(shown):,} of {sum(counts.values()):,} rows are printed: --limit prints more")
     notify(
-        "after you changed a Delta table so that it takes them: python jobs/compact.py "
-        f"{path} TABLE --refused-again"
+        "after you changed a Delta table so that it takes them, run the job that compacts with "
+        "--refused-again, or call Lifecycle.refused_again()"
     )
 
 

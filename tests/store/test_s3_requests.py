@@ -162,6 +162,8 @@ def test_encryption_and_storage_class_are_those_of_the_options(
     path, options = f"s3://{s3_bucket}/log", log_options(s3_proxy.url)
     given = {**KMS, **ON_ALL, "storageClass": "standard_ia", "checksum": "crc32"}
     before: dict[str, int] | None = None
+    # The first write of a process proves the store.
+    sparkwal.Appender(f"{path}-first", schema, producer_id="p", **options).close()
     for extra in ({}, given):
         s3_proxy.reset()
         where = f"{path}{len(extra)}"
