@@ -332,7 +332,8 @@ MUTATIONS = [
         _WRITER,
         "lifecycle/cycle.py",
         _WRITES,
-        "root, logs = chain.log.root, {}\n"
+        "from sparkwal.protocol.recovery import find_head\n"
+        "                    root, logs = chain.log.root, {}\n"
         "                    for name, one in promise.logs.items():\n"
         "                        to = find_head(root.sequencer(name)).gap\n"
         "                        logs[name] = replace(one, to=to)\n"
