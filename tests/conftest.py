@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from sparkwal import events
 from sparkwal.events import Event
 from sparkwal.testing.proxy import S3Proxy
 from sparkwal.testing.servers import (
+    Server,
     ServerError,
     log_options,
     make_bucket,
@@ -75,17 +76,30 @@ def moto_url() -> Iterator[str]:
         yield server.url
 
 
+def started_or_skipped(
+    start: Callable[[], Server], is_missing: Callable[[ServerError], bool], needs: str
+) -> Server:
+    """Start a server, or skip the test where the machine lacks what it needs.
+
+    Args:
+        start: starts it.
+        is_missing: whether an error means that.
+        needs: what it needs, for the reason.
+    """
+    try:
+        return start()
+    except ServerError as error:
+        if is_missing(error):
+            pytest.skip(f"{needs}: {str(error)[:200]}")
+        raise
+
+
 @pytest.fixture(scope="session")
 def azurite_url() -> Iterator[str]:
     from tests.store.azurite import is_missing, start_azurite
 
-    try:
-        server = start_azurite()
-    except ServerError as error:
-        if is_missing(error):
-            pytest.skip(f"Azurite needs node, npm and the registry of npm: {str(error)[:200]}")
-        raise
-    with server:
+    needs = "Azurite needs node, npm and the registry of npm"
+    with started_or_skipped(start_azurite, is_missing, needs) as server:
         yield server.url
 
 
@@ -93,13 +107,27 @@ def azurite_url() -> Iterator[str]:
 def fake_gcs_url() -> Iterator[str]:
     from tests.store.fake_gcs import start_fake_gcs
 
-    try:
-        server = start_fake_gcs()
-    except ServerError as error:
-        if "cannot be started" in str(error) or "go: " in str(error):
-            pytest.skip(f"fake-gcs-server needs Go and its proxy of modules: {str(error)[:200]}")
-        raise
-    with server:
+    def is_missing(error: ServerError) -> bool:
+        return "cannot be started" in str(error) or "go: " in str(error)
+
+    needs = "fake-gcs-server needs Go and its proxy of modules"
+    with started_or_skipped(start_fake_gcs, is_missing, needs) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def catalog_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The REST catalog of Iceberg's own library."""
+    from tests.lifecycle.iceberg_rest import start_catalog
+
+    def is_missing(error: ServerError) -> bool:
+        return "cannot be started" in str(error) or "ivy" in str(error)
+
+    def start() -> Server:
+        return start_catalog(tmp_path_factory.mktemp("catalog"))
+
+    needs = "the catalog needs Java and Maven Central"
+    with started_or_skipped(start, is_missing, needs) as server:
         yield server.url
 
 

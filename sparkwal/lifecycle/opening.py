@@ -3,8 +3,8 @@
 Only this module chooses a format.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwal.errors import ConfirmError, OptionError, PlanError, TableReadError
@@ -22,9 +22,25 @@ from sparkwal.store.base import LogStore
 from sparkwal.store.open import open_store
 from sparkwal.store.path import kind_of_store, overlap, refuse_credentials, scheme_of
 
+
+@dataclass(frozen=True)
+class _Format:
+    """A format of tables that needs no Spark.
+
+    Attributes:
+        reader: opens a table to read it.
+        table: opens a table to write it.
+        objects: opens all objects of a table for a search.
+    """
+
+    reader: Callable[[Target], ReadTable]
+    table: Callable[[Target, LogStore], Table]
+    objects: Callable[[str], SearchedObjects]
+
+
 # By scheme, the formats that this process reads and writes without Spark. Any other URL is that of
 # a Delta table, which Spark writes.
-_FORMATS = {"iceberg": (IcebergReader, IcebergTable, IcebergObjects)}
+_FORMATS = {"iceberg": _Format(IcebergReader, IcebergTable, IcebergObjects)}
 
 
 def needs_spark(target: Target) -> bool:
@@ -42,8 +58,7 @@ def open_written(target: Target, log: LogStore) -> Table:
     Raises:
         OptionError: the name of the table is wrong, or a library is not installed.
     """
-    _, table, _ = _FORMATS[scheme_of(target.table)]
-    return table(target, log)
+    return _FORMATS[scheme_of(target.table)].table(target, log)
 
 
 def open_table(
@@ -61,8 +76,7 @@ def open_table(
     """
     if not needs_spark(target):
         # It is in a catalog that this process has configured by its name.
-        reader, _, _ = _FORMATS[scheme_of(target.table)]
-        return reader(target)
+        return _FORMATS[scheme_of(target.table)].reader(target)
     check_place(target.table, options)
     return DeltaReader(target, options, storage)
 
@@ -79,8 +93,7 @@ def table_objects(url: str, options: StoreOptions) -> SearchedObjects:
         TableReadError: its catalog is unreadable.
     """
     if scheme_of(url) in _FORMATS:
-        _, _, objects = _FORMATS[scheme_of(url)]
-        return objects(url)
+        return _FORMATS[scheme_of(url)].objects(url)
     check_place(url, options)
     if not options.reaches(url):
         raise OptionError("it is on a store of another kind than the log")

@@ -189,8 +189,13 @@ def _with_environment(account: Account, connection: dict[str, str]) -> Account:
 
 
 def _first(*names: str) -> str:
-    values = (os.environ.get(f"AZURE_STORAGE_{name}", "") for name in names)
-    return next(filter(None, values), "")
+    return os.environ.get(_variable(*names), "")
+
+
+def _variable(*names: str) -> str:
+    """The name of the first variable that has a value, or "" if none has."""
+    variables = (f"AZURE_STORAGE_{name}" for name in names)
+    return next(filter(os.environ.get, variables), "")
 
 
 def _is_past(text: str) -> bool:
@@ -199,12 +204,6 @@ def _is_past(text: str) -> bool:
     except ValueError:
         return False
     return end.replace(tzinfo=end.tzinfo or UTC) < datetime.now(UTC)
-
-
-def _variable(*names: str) -> str:
-    """The name of the variable that `_first` reads."""
-    variables = (f"AZURE_STORAGE_{name}" for name in names)
-    return next((name for name in variables if os.environ.get(name)), "")
 
 
 def _identity() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -148,6 +148,24 @@ def survives_each_fault(
 
 class Died(BaseException):
     """The process was killed."""
+
+
+def survives_each_call(
+    lake: IcebergLake, error: Callable[[], BaseException], *, after: bool, **target: Any
+) -> None:
+    """As `survives_each_fault`: the nth call of the catalog fails.
+
+    Args:
+        error: makes the error of the call.
+        after: it comes after the call.
+    """
+
+    def fails_at(nth: int) -> tuple[bool, object]:
+        with failing(nth, error, after=after) as calls, suppress(Died, sparkwal.SparkWalError):
+            compact(lake, **target)
+        return len(calls) > nth, calls
+
+    survives_each_fault(lake, fails_at, 4, **target)
 
 
 @contextmanager

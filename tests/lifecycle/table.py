@@ -296,16 +296,9 @@ def still_aside(
     Raises:
         TableConflict: another writer was faster.
     """
-    log_id, k = range_id
-    newest = versions[-1]
-    if dict(newest.txns).get(log_id, 0) >= k:
-        return versions
-    if len(versions) - 1 != begun:
-        raise TableConflict("the refused rows were written at the same time")
-    marked = tuple((k, *row[1:]) if row in rows else row for row in newest.rows)
-    txns = tuple(sorted({**dict(newest.txns), log_id: k}.items()))
-    named = (("rows", len(rows)),)
-    return (*versions, Version("MERGE", log_id, k, False, marked, txns, named=named))
+    _, k = range_id
+    marked = tuple((k, *row[1:]) if row in rows else row for row in versions[-1].rows)
+    return _with_refused(versions, begun, range_id, marked, len(rows))
 
 
 def stepped_aside(
@@ -328,18 +321,25 @@ def stepped_aside(
     Raises:
         TableConflict: another writer was faster.
     """
+    log_id, cut, taken = left
+    kept = (
+        row for row in versions[-1].rows if row[1] != log_id or (row[2] < cut and row[0] >= taken)
+    )
+    return _with_refused(versions, begun, range_id, (*kept, *rows), len(rows))
+
+
+def _with_refused(
+    versions: Versions, begun: int, range_id: tuple[str, int], rows: tuple[Any, ...], count: int
+) -> Versions:
     log_id, k = range_id
-    newest = versions[-1]
-    if dict(newest.txns).get(log_id, 0) >= k:
+    txns = dict(versions[-1].txns)
+    if txns.get(log_id, 0) >= k:
         return versions
     if len(versions) - 1 != begun:
         raise TableConflict("the refused rows were written at the same time")
-    kept = (
-        row for row in newest.rows if row[1] != left[0] or (row[2] < left[1] and row[0] >= left[2])
-    )
-    txns = tuple(sorted({**dict(newest.txns), log_id: k}.items()))
-    named = (("rows", len(rows)),)
-    return (*versions, Version("MERGE", log_id, k, False, (*kept, *rows), txns, named=named))
+    of_all = tuple(sorted({**txns, log_id: k}.items()))
+    named = (("rows", count),)
+    return (*versions, Version("MERGE", log_id, k, False, rows, of_all, named=named))
 
 
 class ModelTable:

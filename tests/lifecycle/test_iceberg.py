@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -50,7 +50,7 @@ from tests.lifecycle.iceberg_table import (
     insert_overwrite,
     made_before,
     meanwhile,
-    survives_each_fault,
+    survives_each_call,
 )
 from tests.lifecycle.lakes import value
 
@@ -98,12 +98,7 @@ def test_a_log_goes_into_an_iceberg_table_and_both_are_read_as_one(lake: Iceberg
 def test_a_process_that_fails_at_any_call_of_the_catalog_leaves_each_row_once(
     lake: IcebergLake, error: Callable[[], BaseException], after: bool, target: dict[str, Any]
 ) -> None:
-    def fails_at(nth: int) -> tuple[bool, object]:
-        with failing(nth, error, after=after) as calls, suppress(Died, sparkwal.SparkWalError):
-            compact(lake, **target)
-        return len(calls) > nth, calls
-
-    survives_each_fault(lake, fails_at, 4, **target)
+    survives_each_call(lake, error, after=after, **target)
 
 
 def test_a_commit_whose_answer_is_lost_is_found(lake: IcebergLake) -> None:

@@ -261,14 +261,19 @@ def test_a_table_that_was_registered_again_goes_on(lake: IcebergLake) -> None:
     assert ids(lake) == [1, 2, 3, 4]
 
 
-def test_a_picked_snapshot_stops_nothing(lake: IcebergLake) -> None:
-    """Rows of a branch become rows of main, as by a cherry-pick or fast-forward."""
-    compact(lake)
+def audit(lake: IcebergLake) -> None:
+    """A branch gets a row, which is not on main."""
     table = lake.iceberg()
     snapshot = table.current_snapshot()
     assert snapshot is not None
     table.manage_snapshots().create_branch(snapshot.snapshot_id, "audit").commit()
     append(lake, 9, branch="audit")
+
+
+def test_a_picked_snapshot_stops_nothing(lake: IcebergLake) -> None:
+    """Rows of a branch become rows of main, as by a cherry-pick or fast-forward."""
+    compact(lake)
+    audit(lake)
     tip = lake.iceberg().metadata.refs["audit"].snapshot_id
     lake.iceberg().manage_snapshots().set_current_snapshot(tip).commit()
     lake.append([value(4)])
@@ -319,11 +324,7 @@ def go_back(lake: IcebergLake, places: int) -> int:
 def test_rows_that_wait_for_an_audit_are_picked(lake: IcebergLake) -> None:
     """Write, audit, publish: a snapshot beside main is picked onto what came meanwhile."""
     compact(lake)
-    table = lake.iceberg()
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
-    table.manage_snapshots().create_branch(snapshot.snapshot_id, "audit").commit()
-    append(lake, 9, branch="audit")
+    audit(lake)
     lake.append([value(4)])
     compact(lake)
     picked = lake.iceberg().metadata.refs["audit"].snapshot_id

@@ -13,25 +13,12 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 import sparkwal
 from sparkwal.errors import ConfirmError, PlanError
-from sparkwal.testing.servers import ServerError
 from tests.jars import JAVA, JVM, SPARK_JARS
-from tests.lifecycle.iceberg_rest import jars, start_catalog
+from tests.lifecycle.iceberg_rest import jars
 from tests.lifecycle.iceberg_table import NAME, IcebergLake, compact, configure, ids
 from tests.lifecycle.lakes import value
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def catalog_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    try:
-        server = start_catalog(tmp_path_factory.mktemp("catalog"))
-    except ServerError as error:
-        if "cannot be started" in str(error) or "ivy" in str(error):
-            pytest.skip(f"the catalog needs Java and Maven Central: {str(error)[:200]}")
-        raise
-    with server:
-        yield server.url
 
 
 @pytest.fixture(scope="module")

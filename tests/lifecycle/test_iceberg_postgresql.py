@@ -19,9 +19,9 @@ from tests.lifecycle.iceberg_table import (
     IcebergLake,
     compact,
     configure,
-    failing,
     ids,
     meanwhile,
+    survives_each_call,
     survives_each_fault,
 )
 from tests.lifecycle.lakes import value
@@ -97,12 +97,7 @@ def test_two_compactions_of_one_range_write_it_once(lake: IcebergLake, first: bo
 def test_a_process_that_fails_at_any_call_of_the_catalog_leaves_each_row_once(
     lake: IcebergLake, error: Callable[[], BaseException], after: bool, target: dict[str, Any]
 ) -> None:
-    def fails_at(nth: int) -> tuple[bool, object]:
-        with failing(nth, error, after=after) as calls, suppress(Died, sparkwal.SparkWalError):
-            compact(lake, **target)
-        return len(calls) > nth, calls
-
-    survives_each_fault(lake, fails_at, 4, **target)
+    survives_each_call(lake, error, after=after, **target)
 
 
 @pytest.mark.long

@@ -14,8 +14,6 @@ import requests
 import sparkwal
 from sparkwal.testing.faults import Fault
 from sparkwal.testing.proxy import S3Proxy
-from sparkwal.testing.servers import ServerError
-from tests.lifecycle.iceberg_rest import start_catalog
 from tests.lifecycle.iceberg_table import (
     NAME,
     IcebergLake,
@@ -29,18 +27,6 @@ from tests.lifecycle.lakes import value
 pytestmark = pytest.mark.process
 # A part of the path of a commit's request.
 COMMIT = "tables/orders"
-
-
-@pytest.fixture(scope="module")
-def catalog_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    try:
-        server = start_catalog(tmp_path_factory.mktemp("catalog"))
-    except ServerError as error:
-        if "cannot be started" in str(error) or "ivy" in str(error):
-            pytest.skip(f"the catalog needs Java and Maven Central: {str(error)[:200]}")
-        raise
-    with server:
-        yield server.url
 
 
 @pytest.fixture

@@ -56,6 +56,8 @@ class IcebergObjects:
         self._place = Place(url)
         self._table = self._place.load()
         self._unread: list[tuple[str, str, str]] = []
+        # The files of each manifest, which several snapshots may have.
+        self._files: dict[str, list[str]] = {}
 
     def names(self) -> Sequence[str]:
         """List the objects. See `SearchedObjects.names`."""
@@ -153,11 +155,6 @@ class IcebergObjects:
                     paths = []
                 self._files[manifest.manifest_path] = paths
             yield from self._files[manifest.manifest_path]
-
-    @cached_property
-    def _files(self) -> dict[str, list[str]]:
-        """The files of each manifest, which several snapshots may have."""
-        return {}
 
     def _note_unknown(self, table: Table, snapshot: Snapshot, url: str, error: Exception) -> None:
         reason = f"the files that it names are unknown ({type(error).__name__})"
