@@ -225,6 +225,8 @@ class Coordinator:
                 raise self._no_table_yet()
             fixed = record.tables[target.table].target
             check_change(target, fixed)
+            with self._chain.unless_moved_on(record):
+                confirm(promise_to(record, target), table)
             if fixed == target:
                 return record
             cycle.try_target(table, self._log.name)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sparkwal.errors import PlanError, WriteError
+from sparkwal.errors import ConfirmError, PlanError, WriteError
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.cycle import Run
 from sparkwal.protocol.chain import newest_record
@@ -100,6 +100,16 @@ def test_another_table_is_none_of_the_log(life: Life) -> None:
     with_target(life, replace(NEW, table="memory://other"))
     with pytest.raises(PlanError, match="has no table yet"):
         life.process().change_target()
+
+
+@pytest.mark.parametrize("target", [KEYED, NEW])
+def test_the_target_of_a_restored_table_stays(life: Life, target: Target) -> None:
+    life.table.restore(0)
+    before = newest(life.log)
+    with_target(life, target)
+    with pytest.raises(ConfirmError, match="is a RESTORE"):
+        life.process().change_target()
+    assert newest(life.log) == before
 
 
 def test_a_range_that_the_table_holds_is_done_by_the_former_target(life: Life) -> None:
