@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import signal
 import sys
 import tempfile
 import uuid
@@ -36,6 +37,10 @@ settings.register_profile("sparkwal", print_blob=True, deadline=None)
 # `tests/run.sh fast` chooses it.
 settings.register_profile("fast", settings.get_profile("sparkwal"), max_examples=20)
 settings.load_profile("sparkwal")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # nohup, or a script's `&`, began the run. Processes that tests start would ignore Ctrl-C too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ("tests.sizes", "tests.capabilities")
 

@@ -66,3 +66,21 @@ def test_a_test_that_starts_a_process_needs_a_marker(
     assert outcome in ran.stdout, ran.stdout + ran.stderr
     assert ("starts a process: " in ran.stdout) == ("failed" in outcome)
     assert "hush" not in ran.stdout.partition("short test summary")[2]
+
+
+@pytest.mark.process
+def test_processes_of_a_run_in_the_background_take_ctrl_c() -> None:
+    """Such a run begins with SIGINT ignored, and so would all that its tests start."""
+    show = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {show!r}])"
+    ignored = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    ignored += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    for begins, takes in (("", "False\n"), ("import tests.conftest; ", "True\n")):
+        ran = subprocess.run(
+            [sys.executable, "-c", ignored, "-c", begins + start],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert (ran.stdout, ran.stderr) == (takes, "")
