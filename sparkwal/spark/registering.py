@@ -34,7 +34,9 @@ AVAILABLE_NOW = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 _OBJECT_STORES = (
     "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
+    # Of Google's connector, and of Hadoop's own.
     "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+    "org.apache.hadoop.fs.gs.GoogleHadoopFileSystem",
 )
 
 
@@ -73,14 +75,11 @@ def _warn_of_untried(version: str) -> None:
 def _register_classic(spark: SparkSession, session: Any, *, listen: bool) -> None:
     context = spark.sparkContext
     _choose_python(context)
-    if _is_local(context) and spark.conf.get(FILE_MANAGER, None) is None:
-        # Without a file system of an object store, checkpoints are on the disk. Write them
-        # without starting a process for each file.
-        hadoop = context._jsc.hadoopConfiguration()
-        on_disk = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
-        if on_disk and all(hadoop.getClassByNameOrNull(name) is None for name in _OBJECT_STORES):
-            manager = spark_versions.checkpoint_file_manager(spark.version)
-            spark.conf.set(FILE_MANAGER, manager)
+    is_unset = spark.conf.get(FILE_MANAGER, None) is None
+    if _is_local(context) and is_unset and has_only_disks(context._jsc.hadoopConfiguration()):
+        # Checkpoints are on the disk. Write them without starting a process for each file.
+        manager = spark_versions.checkpoint_file_manager(spark.version)
+        spark.conf.set(FILE_MANAGER, manager)
     if listen and (name := str(session.sessionUUID())) not in _with_listener:
         _with_listener.add(name)
         listener = _QueryRuns(ended_runs_file(), partial(refuse_at_start, session, spark._jvm))
@@ -108,6 +107,12 @@ def _register(spark: SparkSession, source: type[WeaselWalDataSource]) -> None:
         # Spark has already found the source in the installed package `pyspark_weaselwal`.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+
+
+def has_only_disks(hadoop: Any) -> bool:
+    """Whether this configuration of Hadoop's has no file system of an object store."""
+    on_disk = str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
+    return on_disk and all(hadoop.getClassByNameOrNull(name) is None for name in _OBJECT_STORES)
 
 
 def _choose_python(context: SparkContext) -> None:

@@ -260,3 +260,32 @@ def test_on_a_cluster_another_python_raises_before_any_job(
     assert local.pythonExec == str(tmp_path / "python3")
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/venv/bin/python")
     assert told_of_python(Context(), monkeypatch, tmp_path / "none") == []
+
+
+@dataclass(frozen=True)
+class Hadoop:
+    """A configuration of Hadoop's, and the classes that its JVM has."""
+
+    classes: frozenset[str] = frozenset()
+
+    def get(self, name: str, default: str) -> str:
+        return default
+
+    def getClassByNameOrNull(self, name: str) -> str | None:
+        return name if name in self.classes else None
+
+
+@pytest.mark.parametrize(
+    "of_jar",
+    [
+        "org.apache.hadoop.fs.s3a.S3AFileSystem",  # hadoop-aws
+        "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",  # hadoop-azure
+        "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",  # gcs-connector
+        "org.apache.hadoop.fs.gs.GoogleHadoopFileSystem",  # hadoop-gcp
+    ],
+)
+def test_a_session_with_the_jar_of_one_store_may_have_its_checkpoints_there(of_jar: str) -> None:
+    from sparkwal.spark.registering import has_only_disks
+
+    assert has_only_disks(Hadoop())
+    assert not has_only_disks(Hadoop(frozenset({of_jar})))
