@@ -1,25 +1,19 @@
 """Decides who may send a request to the HTTP job: its Host, Origin and bearer token.
 
-A web page in a browser on this machine can reach a server on loopback. Two checks keep it out: a
-page sends an Origin header, and a page that rebinds its own domain name to 127.0.0.1 sends that
-name as Host.
+Two checks keep out a web page in a browser on this machine: a page sends an Origin header, and one
+that rebinds its own domain name sends that name as Host (sparkwal.metrics.hosts).
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
-import re
-import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwal.cli.flags import private_text
 from sparkwal.errors import OptionError
-
-# A name, or an address in brackets, and a port.
-_HOST = re.compile(r"(?P<name>[^][:@/?#\\\s]+|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
+from sparkwal.metrics.hosts import allows_host, is_loopback, own_names
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class Access:
             # A proxy in front may take the other one, and then this body for another request.
             return Refusal(400, "send Content-Length or Transfer-Encoding, not both")
         host = headers.get("host", "")
-        if not self._allows_host(host):
+        if not allows_host(host, self.hosts):
             return Refusal(
                 421, f"this server is not called {host[:100]!r}; allow the name with --allow-host"
             )
@@ -64,38 +58,12 @@ class Access:
             return Refusal(401, "a bearer token of this server's --token-file is needed")
         return None
 
-    def _allows_host(self, host: str) -> bool:
-        match = _HOST.fullmatch(host)
-        if match is None:
-            return False
-        name = match["name"].strip("[]").rstrip(".").lower()
-        # An attacker's page has a domain name. Names without a dot, such as those of containers,
-        # resolve only on the local network.
-        is_local = name != "" and "." not in name
-        return is_local or name in self.hosts or _is_address(name)
-
     def _has_token(self, authorization: str) -> bool:
         scheme, _, token = authorization.partition(" ")
         sent = token.strip().encode()
         # Compare with every token, so that the time depends on no token's text.
         matches = [hmac.compare_digest(sent, accepted) for accepted in self.tokens]
         return scheme.lower() == "bearer" and any(matches)
-
-
-def _is_address(name: str) -> bool:
-    """Whether this is an IP address. A web page cannot have an IP address as its domain name."""
-    try:
-        ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens on this address or name."""
-    if host.lower() == "localhost":
-        return True
-    return _is_address(host) and ipaddress.ip_address(host).is_loopback
 
 
 def read_tokens(path: Path) -> tuple[bytes, ...]:
@@ -131,9 +99,8 @@ def access(
             f"other machines reach {host}: give --token-file, a file with a token that clients "
             "send as `Authorization: Bearer …`, or listen on 127.0.0.1"
         )
-    names = {"localhost", host, socket.gethostname(), *hosts}
     return Access(
-        frozenset(name.lower().rstrip(".") for name in names),
+        own_names(host, hosts),
         frozenset(origin.rstrip("/") for origin in origins),
         () if token_file is None else read_tokens(token_file),
     )

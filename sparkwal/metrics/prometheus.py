@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from sparkwal.errors import OptionError, install_extra, require_library
+from sparkwal.metrics.hosts import allows_host, is_loopback, own_names
 from sparkwal.metrics.table import ALL, METRICS, Labels, Metric
 
 if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
     from prometheus_client import CollectorRegistry
 
 # Histogram buckets, in seconds: an object store answers in some ten milliseconds, and a stream may
@@ -93,6 +96,29 @@ class _Server(ThreadingMixIn, WSGIServer):
             super().handle_error(request, client_address)
 
 
+def for_own_names(app: WSGIApplication, host: str) -> WSGIApplication:
+    """What answers on `host`: on loopback only requests for a name of this machine.
+
+    Other machines may call a server of the network by names that it does not know.
+    """
+    if not is_loopback(host):
+        return app
+    names = own_names(host)
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        called = environ.get("HTTP_HOST", "")
+        if allows_host(called, names):
+            return app(environ, start_response)
+        start_response("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
+        refusal = (
+            f"this server is not called {called[:100]!r}: it listens on {host}, for this machine "
+            "alone. Scrape that address, or serve on one that other machines reach\n"
+        )
+        return [refusal.encode()]
+
+    return answer
+
+
 def _end(connection: socket.socket) -> None:
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
@@ -159,7 +185,7 @@ class Prometheus:
 
         family, *_ = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
         of_family = type(_Server.__name__, (_Server,), {"address_family": family})
-        app = make_wsgi_app(self._registry)
+        app = for_own_names(make_wsgi_app(self._registry), host)
         server: WSGIServer = make_server(host, port, app, of_family, handler_class=_Handler)
         threading.Thread(target=server.serve_forever, name="sparkwal-scrapes", daemon=True).start()
 

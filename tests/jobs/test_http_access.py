@@ -17,7 +17,8 @@ import pytest
 from sparkwal import Appender, Log
 from sparkwal.cli.exit_codes import Refused
 from sparkwal.errors import OptionError
-from support.http_access import access, is_loopback, read_tokens
+from sparkwal.metrics.hosts import is_loopback
+from support.http_access import access, read_tokens
 from tests.jobs.http_job import JOB, Job
 from tests.jobs.http_job import started_jobs as started_jobs
 from tests.store.certificates import HERE, Authority

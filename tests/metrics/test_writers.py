@@ -6,11 +6,13 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 import sparkwal
 from sparkwal import events
@@ -19,7 +21,14 @@ from sparkwal.lifecycle.coordinator import Coordinator
 from sparkwal.lifecycle.policy import Policy
 from sparkwal.metrics import prometheus as exposed
 from sparkwal.metrics.following import Following
-from sparkwal.metrics.prometheus import Prometheus, Reporter, new_meter, prometheus, start_once
+from sparkwal.metrics.prometheus import (
+    Prometheus,
+    Reporter,
+    for_own_names,
+    new_meter,
+    prometheus,
+    start_once,
+)
 from sparkwal.metrics.table import Labels
 from sparkwal.metrics.writers import watch_appender, watch_lifecycle
 from sparkwal.options.open import open_log
@@ -90,6 +99,28 @@ def test_a_client_that_sends_slowly_keeps_no_scrape_out(
         until(ended)
         until(lambda: answers(port))
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("evil.example:9400", 421), ("localhost:9400", 200), ("127.0.0.1", 200)]
+)
+def test_a_page_that_rebinds_its_name_does_not_read_the_metrics(host: str, status: int) -> None:
+    port, stop = new_meter().serve("127.0.0.1", 0)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("GET", "/metrics", headers={"Host": host})
+        answer = connection.getresponse()
+        assert answer.status == status
+        assert (b"it listens on 127.0.0.1" in answer.read()) == (status == 421)
+    finally:
+        connection.close()
+        stop()
+
+
+def test_other_machines_call_a_server_of_the_network_by_any_name() -> None:
+    app = make_wsgi_app(CollectorRegistry())
+    assert for_own_names(app, "0.0.0.0") is app
+    assert for_own_names(app, "node7.example") is app
 
 
 def test_retries_and_commits_of_an_appender_are_counted(
@@ -288,8 +319,6 @@ def test_compactions_of_this_process_are_counted(tmp_path: Path) -> None:
 
 
 def test_one_registry_has_one_meter() -> None:
-    from prometheus_client import CollectorRegistry
-
     registry = CollectorRegistry()
     assert prometheus(registry) is prometheus(registry)
     assert prometheus() is prometheus() is not prometheus(registry)
