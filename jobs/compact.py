@@ -299,7 +299,7 @@ def _again(work: Compaction) -> None:
             written = "unknown" if again.written is None else f"{again.written:,}"
             _print(f"{name}: rows written again: {written}, still refused: {again.refused:,}")
     if failures := {
-        name: each for name, each in results.items() if isinstance(each, SparkWalError)
+        name: result for name, result in results.items() if isinstance(result, SparkWalError)
     }:
         raise Failures(failures, several=work.all_sequencers)
 
@@ -610,9 +610,9 @@ def _check_flags(
         raise Refused(f"--now, --accept-table, {', '.join(only)}, --conf are for a log with TABLE")
     if run.accept_table and run.continuous:
         raise Refused("--accept-table is for one run; start --continuous after it")
-    given = [name for name, is_given in only.items() if is_given]
-    if given and (run.accept_table or run.continuous or len(given) > 1):
-        raise Refused(f"{given[0]} does nothing else: give it without the others")
+    chosen = [name for name, is_given in only.items() if is_given]
+    if chosen and (run.accept_table or run.continuous or len(chosen) > 1):
+        raise Refused(f"{chosen[0]} does nothing else: give it without the others")
     if conf and target is not None and not needs_spark(target):
         raise Refused(f"--conf is for Spark, and {target.table} is written without it")
     if conf and jvm.started_by_spark_submit():

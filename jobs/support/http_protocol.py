@@ -78,7 +78,7 @@ class Listener(socket.socket):
         # The number belonged to a connection that is closed.
         self._trusted.discard(connection.fileno())
         if len(self._open) >= self._most:
-            self._open = [each for each in self._open if each.fileno() >= 0]
+            self._open = [other for other in self._open if other.fileno() >= 0]
         if len(self._open) >= self._most and not self._end_oldest():
             connection.close()
             raise ConnectionAbortedError
@@ -90,13 +90,13 @@ class Listener(socket.socket):
         self._trusted.add(descriptor)
 
     def _end_oldest(self) -> bool:
-        for place, each in enumerate(self._open):
-            if each.fileno() not in self._trusted:
+        for index, connection in enumerate(self._open):
+            if connection.fileno() not in self._trusted:
                 # Its transport reads the end of the stream, and closes it. This also ends a TLS
                 # handshake, for which there is no protocol yet.
                 with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-                del self._open[place]
+                    connection.shutdown(socket.SHUT_RDWR)
+                del self._open[index]
                 return True
         return False
 

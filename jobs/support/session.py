@@ -229,9 +229,9 @@ def store_settings(table: str, log: StoreOptions) -> dict[str, str]:
 
 def _azure_settings(table: str, log: StoreOptions) -> dict[str, str]:
     """The account's key or signature. Without one, the settings of Hadoop name an identity."""
-    place, _ = bucket_and_prefix(table)
-    account, _ = account_of(place, log.s3)
-    host = place.rpartition("@")[2]
+    container, _ = bucket_and_prefix(table)
+    account, _ = account_of(container, log.s3)
+    host = container.rpartition("@")[2]
     if account.key is not None:
         return {f"{_AZURE}account.key.{host}": base64.b64encode(account.key).decode()}
     if account.sas:

@@ -93,7 +93,7 @@ class Value:
         if len(bound) < _SHORTEST_CUT:
             return False
         before = f"{bound[:-1]}{chr(max(ord(bound[-1]) - 1, 0))}"
-        begins = [each.encode(errors="replace") for each in (bound, before)]
+        begins = [text.encode(errors="replace") for text in (bound, before)]
         return any(text.startswith(begin) for text in self.texts for begin in begins)
 
     def without(self, name: str) -> str:

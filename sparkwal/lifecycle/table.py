@@ -485,8 +485,8 @@ def _with_refused(promise: Promise, refused: Refused, snapshot: TableState) -> T
         check_beside(promise, refused_of(promise), now, is_due=True)
     assert now is not None
     # §10: refused rows that are written again are those of the version that the first write made
-    made = [x.version for x in now.changes if (x.log_id, x.k) == promise.range_id]
-    return replace(now, version=made[0]) if promise.is_again else now
+    versions = [x.version for x in now.changes if (x.log_id, x.k) == promise.range_id]
+    return replace(now, version=versions[0]) if promise.is_again else now
 
 
 def snapshot_of_refused(promise: Promise, refused: Snapshots) -> TableState | None:
@@ -536,8 +536,8 @@ def check_history(promise: Promise, table: TableState | None) -> None:
             f"{name} was dropped and recreated: it is table {table.table_id}, the log was "
             f"compacted into {in_chain.table_id}. Put the old table back, or begin a new log"
         )
-    held = f"confirmed to hold the log up to {_positions(promise, 'cut')}"
-    before = f"version {in_chain.table_version}, {held}"
+    confirmed_rows = f"confirmed to hold the log up to {_positions(promise, 'cut')}"
+    before = f"version {in_chain.table_version}, {confirmed_rows}"
     if not table.complete:
         raise ConfirmError(
             f"the history of {name} does not reach back to {before}: rows may have been removed "

@@ -289,7 +289,7 @@ class SparkDeltaTable(WrittenHistory):
             has = [F.when(F.array_contains(of_row, x), F.lit(name_text(x))) for x in names]
             waiting = waiting.withColumn(COLUMNS, F.concat_ws(" ", *has))
         rows = with_values(waiting, names, to_struct(in_table))
-        common = [{name.lower() for name in each} for each in names_of_rows]
+        common = [{name.lower() for name in row} for row in names_of_rows]
         schema = rows.drop(*PLACE, COMMIT_TIME, COLUMNS, REASON).schema.json()
         in_all = frozenset[str](set.intersection(*common) if common else columns(schema).keys())
         return _RangeRows(rows, COMMIT_TIME, partial_columns(self.target, in_all, schema, writable))

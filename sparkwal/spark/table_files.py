@@ -47,9 +47,9 @@ class SparkTableFiles:
 
     def snapshot(self, log_id: str, since: int | None, k: int | None = None) -> TableState | None:
         """Read the newest snapshot. See `Snapshots.snapshot`."""
-        found = self._table.snapshot(log_id, since, k)
-        self._version = found.version if found else None
-        return found
+        state = self._table.snapshot(log_id, since, k)
+        self._version = state.version if state else None
+        return state
 
     @property
     def spark_schema(self) -> str:

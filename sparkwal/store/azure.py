@@ -330,16 +330,16 @@ class AzureStore:
         key, _, marker = after.partition(_MARKER)
         read = partial(self._page, prefix, _LARGEST_PAGE, delimiter=delimiter)
         try:
-            found = rest.first_folders(
+            folders = rest.first_folders(
                 read, prefix, key, delimiter, marker=marker, skips=not marker
             )
         except Refusal:
             raise
         except OptionError:
             return None
-        if found is None:
+        if folders is None:
             return None
-        page, marker = found
+        page, marker = folders
         return page._replace(after=f"{page.after}{_MARKER}{marker}") if marker else page
 
     def delete(self, key: str) -> None:

@@ -278,8 +278,8 @@ class GoogleStore:
         """Make one LIST, and one more for an empty page."""
         delimiter = f"/{inside}/"
         read = partial(self._page, prefix, 1000, start=after, delimiter=delimiter)
-        found = rest.first_folders(read, prefix, after, delimiter)
-        return found and found[0]
+        folders = rest.first_folders(read, prefix, after, delimiter)
+        return folders and folders[0]
 
     def delete(self, key: str) -> None:
         with suppress(NotFound):

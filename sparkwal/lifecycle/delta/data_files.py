@@ -147,7 +147,9 @@ def has_widening(features: Iterable[str]) -> bool:
 def _without_widening(protocol: Mapping[str, Any]) -> Any:
     """The protocol of a table that has one file: delta-rs casts the file to the schema's types."""
     return {
-        name: [each for each in part if each not in _WIDENS] if isinstance(part, list) else part
+        name: [feature for feature in part if feature not in _WIDENS]
+        if isinstance(part, list)
+        else part
         for name, part in _plain(protocol).items()
     }
 

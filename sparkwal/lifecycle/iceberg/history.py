@@ -73,8 +73,8 @@ class History:
 
     def snapshot_at(self, version: int) -> Snapshot | None:
         """The snapshot of a version, or None if it is unknown or expired."""
-        place = self._place(version)
-        return None if place is None else self._snapshots.get(self.entries[place].snapshot_id)
+        index = self._index(version)
+        return None if index is None else self._snapshots.get(self.entries[index].snapshot_id)
 
     def last_range(self, log_id: str) -> LastRange:
         """The last range of a log."""
@@ -91,13 +91,13 @@ class History:
         state = TableState(str(self._metadata.table_uuid), self.version, last.k, ())
         if since is None:
             return state
-        begin = -1 if since == NO_TABLE_VERSION else self._place(since)
+        begin = -1 if since == NO_TABLE_VERSION else self._index(since)
         if begin is None:
             changes = self._changes_since_range(last, since)
             if changes is None:
                 return replace(state, complete=False)
             return replace(state, changes=tuple(changes), newer=len(changes))
-        steps = [self._step(place) for place in range(begin + 1, len(self.entries))]
+        steps = [self._step(index) for index in range(begin + 1, len(self.entries))]
         changes = [change for step in steps for change in step or ()]
         complete = None not in steps
         return replace(state, changes=tuple(changes), complete=complete, newer=len(steps))
@@ -105,8 +105,8 @@ class History:
     def held(self, log_id: str, since: int, k: int | None) -> Held:
         """The ranges that the newest snapshot holds. See `WrittenTable.held`."""
         state = self.state(log_id, since)
-        place = self._place(since)
-        former = self.entries[place].snapshot_id if place is not None else 0
+        index = self._index(since)
+        former = self.entries[index].snapshot_id if index is not None else 0
         newest = self.entries[-1].snapshot_id if self.entries else 0
         if self._path(newest, former) is None and self._path(former, newest):
             at = next(x.version for x in self.entries if x.snapshot_id == newest)
@@ -154,25 +154,25 @@ class History:
         lasts = (self.last_range(name.removeprefix(f"{RANGE}.")) for name in names)
         return next((_named(x.named) for x in lasts if x.k and x.snapshot_id == source), {})
 
-    def _place(self, version: int) -> int | None:
-        """The place of a version in the snapshot log, or None if the log does not have it.
+    def _index(self, version: int) -> int | None:
+        """The index of a version in the snapshot log, or None if the log does not have it.
 
         A transaction of several snapshots may set main several times in one millisecond.
         """
-        places = range(len(self.entries))
-        place = next((x for x in places if self.entries[x].version == version), None)
-        while place is not None and place + 1 in places:
-            if self.entries[place + 1].version != version:
+        indexes = range(len(self.entries))
+        index = next((x for x in indexes if self.entries[x].version == version), None)
+        while index is not None and index + 1 in indexes:
+            if self.entries[index + 1].version != version:
                 break
-            place += 1
-        return place
+            index += 1
+        return index
 
-    def _step(self, place: int) -> list[Change] | None:
+    def _step(self, index: int) -> list[Change] | None:
         """The changes of an entry of the log, or None if snapshots before it have expired."""
-        entry = self.entries[place]
-        if place == 0:
+        entry = self.entries[index]
+        if index == 0:
             return [self._change(entry.snapshot_id, entry.version)]
-        before = self.entries[place - 1].snapshot_id
+        before = self.entries[index - 1].snapshot_id
         path = self._path(entry.snapshot_id, before)
         if path:
             return [self._change(id_, entry.version) for id_ in reversed(path)]
@@ -288,11 +288,11 @@ def _named(texts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ranges(more: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    ranges = more.get("ranges")
-    items: Iterable[tuple[str, Any]] = ranges.items() if isinstance(ranges, dict) else ()
-    found = {}
+    stored = more.get("ranges")
+    items: Iterable[tuple[str, Any]] = stored.items() if isinstance(stored, dict) else ()
+    ranges = {}
     for name, bounds in items:
         match bounds:
             case [int(cut), int(to)]:
-                found[str(name)] = (cut, to)
-    return found
+                ranges[str(name)] = (cut, to)
+    return ranges

@@ -141,6 +141,6 @@ class IcebergRefused(WrittenIceberg):
                 "reason": batch[REASON],
                 "values": pa.array(json_rows(batch.select(own)), pa.string()),
             }
-            made = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
-            batches.append(schema.conform(made, REFUSED_COLUMNS))
+            rows = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
+            batches.append(schema.conform(rows, REFUSED_COLUMNS))
         return pa.Table.from_batches(batches, REFUSED_COLUMNS)

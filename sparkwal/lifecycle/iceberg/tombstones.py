@@ -158,8 +158,8 @@ class IcebergTombstones(WrittenIceberg):
         arrays = [rows[name] for name in (*range_.keys, range_.by)]
         arrays.append(pa.chunked_array([pa.repeat(time, rows.num_rows)]))
         own = resolve([*range_.keys, SEQUENCE, DELETED_AT], columns.names)
-        found = pa.table(arrays, names=own)
-        batches = [schema.conform(batch, columns) for batch in found.to_batches()]
+        table = pa.table(arrays, names=own)
+        batches = [schema.conform(batch, columns) for batch in table.to_batches()]
         return pa.Table.from_batches(batches, columns)
 
 
