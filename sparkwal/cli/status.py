@@ -13,6 +13,7 @@ from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log
 from sparkwal.cli.output import facts, length, moment, print_json, rate, size, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
+from sparkwal.format.lifecycle_record import TableInChain
 from sparkwal.lifecycle.consumers.consumer_list import ConsumerInfo, consumer_infos
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import new_meter
@@ -151,6 +152,7 @@ def _document(log: LogRange, now_ms: int, pace: Pace, listed: Page | None) -> di
             "ranges": record.tables[target.table].k if target else 0,
             "cut": life.cut,
             "floor": life.floor,
+            "added": _added(record.tables[target.table]) if target else None,
             "rows_aside": life.rows_aside,
             "waits_since": moment(life.refused_ms) if life.refused_ms else None,
             "open_to": life.to if life.is_open and not life.again else None,
@@ -159,6 +161,11 @@ def _document(log: LogRange, now_ms: int, pace: Pace, listed: Page | None) -> di
             "timestamp": moment(record.timestamp_ms),
         },
     }
+
+
+def _added(table: TableInChain) -> dict[str, int] | None:
+    """What the last range that is done added to a table."""
+    return None if table.added is None else vars(table.added)
 
 
 def _show(status: dict[str, Any]) -> None:
@@ -195,6 +202,10 @@ def _life(life: dict[str, Any], status: dict[str, Any]) -> dict[str, str | Text]
         lines["table"] = f"{life['table']}  ({life['mode']}{by})"
         waiting = status["position"] + 1 - cut
         lines["cut"] = f"{cut}: the table has all rows below; {waiting:,} positions wait"
+    if added := life["added"]:
+        lines["last range"] = (
+            f"{added['files']:,} files of {size(added['bytes'])} in {added['versions']} commits"
+        )
     if open_to is not None:
         promised = f"{cut}…{open_to - 1} is promised to the table as range {life['ranges']}"
         lines["open"] = Text(promised, "yellow")

@@ -25,12 +25,19 @@ class CompactionPlanned(PathEvent):
 
 
 class CompactionDone(PathEvent):
-    """The table holds range `k`: this is confirmed. The log may drop it once `floor` passes."""
+    """The table holds range `k`: this is confirmed. The log may drop it once `floor` passes.
+
+    The range, which several logs may share, added `files` data files of `bytes` bytes in `versions`
+    commits of the table and of those beside it, as far as the tables recorded it.
+    """
 
     k: int
     cut: int
     table: str
     table_version: int
+    versions: int
+    files: int
+    bytes: int
 
 
 class RowsAside(PathEvent, level=logging.WARNING):

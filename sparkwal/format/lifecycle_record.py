@@ -178,6 +178,21 @@ class BesideTable:
 
 
 @dataclass(frozen=True)
+class Added:
+    """What a range added to its table and to the tables beside it, as far as they recorded it.
+
+    Attributes:
+        versions: the versions of these tables. Each is one commit: a snapshot of Iceberg.
+        files: the data files.
+        bytes: the size of these files.
+    """
+
+    versions: Whole
+    files: Whole
+    bytes: Whole
+
+
+@dataclass(frozen=True)
 class TableInChain:
     """One table in a record of the chain.
 
@@ -191,6 +206,8 @@ class TableInChain:
         tombstones_id: the id of the table of tombstones, or "" without one.
         tombstones_version: the version of the tombstones, read after that of the table.
         refused: the table of refused rows, or None before the first of them.
+        added: what the last range that is done added; None before the first. It is for people, and
+            no rule needs it.
     """
 
     target: Target
@@ -201,6 +218,7 @@ class TableInChain:
     tombstones_id: str = ""
     tombstones_version: WholeOrNone = NO_TABLE_VERSION
     refused: Annotated[BesideTable | None, LATER] = None
+    added: Annotated[Added | None, LATER] = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sparkwal.errors import PlanError
 from sparkwal.format.lifecycle_record import INTENT, BesideTable, ChainRecord, Promise
-from sparkwal.lifecycle.cycle import promise_to, put_promise, report_done
+from sparkwal.lifecycle.cycle import promise_to, put_done, put_promise
 from sparkwal.lifecycle.table import (
     Beside,
     Change,
@@ -23,14 +23,13 @@ from sparkwal.lifecycle.table import (
     confirmed,
     is_as_promised,
     refused_of,
-    rows_aside,
     snapshot_of_refused,
     snapshot_of_tombstones,
     tombstones_of,
     way_back,
 )
 from sparkwal.protocol.chain import Chain, MovedOn
-from sparkwal.protocol.lifecycle_steps import done, moved, with_table
+from sparkwal.protocol.lifecycle_steps import moved, with_table
 
 
 def accept(chain: Chain, record: ChainRecord, table: Table, former: str) -> ChainRecord:
@@ -90,10 +89,7 @@ def accept(chain: Chain, record: ChainRecord, table: Table, former: str) -> Chai
     snapshot = _accept_beside(promise, table, snapshot, k, is_range_written=bool(newer))
     restored = replace(confirmed(in_chain, snapshot), table_id=snapshot.table_id)
     if newer:
-        aside = rows_aside(promise, snapshot.refused)
-        record = chain.put(done(record, restored, aside))
-        report_done(chain, promise, restored, aside)
-        return record
+        return put_done(chain, record, promise, restored, snapshot)
     record = with_table(record, replace(restored, k=k))
     return put_promise(chain, record, table.target) if record.kind == INTENT else chain.put(record)
 

@@ -34,7 +34,16 @@ from sparkwal.format.lifecycle_record import (
 from sparkwal.format.merging import union_of
 from sparkwal.lifecycle.collecting.collection import Safeguards, collect, forget_old_records
 from sparkwal.lifecycle.consumers.readers import look_at_readers
-from sparkwal.lifecycle.known_log import Collection, KnownLog, Range, noted, other_logs
+from sparkwal.lifecycle.known_log import (
+    Collection,
+    KnownLog,
+    Range,
+    added_by,
+    noted,
+    other_logs,
+    report_done,
+    rows_aside,
+)
 from sparkwal.lifecycle.opening import check_same_target
 from sparkwal.lifecycle.policy import Policy, at_rest, decide_together, measure
 from sparkwal.lifecycle.range_rows import unreadable
@@ -45,7 +54,6 @@ from sparkwal.lifecycle.table import (
     confirm,
     confirmed,
     is_burned,
-    rows_aside,
     with_refused,
     write_open_range,
 )
@@ -760,32 +768,29 @@ def close_range(
     """
     promise = promise_to(record, table.target)
     now = confirmed(promise.table, snapshot)
-    is_given_up = is_burned(promise, snapshot)
-    if is_given_up:
+    if is_burned(promise, snapshot):
         refused = {name for name, error in bad.items() if is_refusal(error)}
         now_ms = chain.clock.now_ms()
         given_up = burned(
             record, now, unreadable=bad.keys() - refused, refused=refused, now_ms=now_ms
         )
         return chain.put(given_up), {}
-    aside = rows_aside(promise, snapshot.refused)
-    record = chain.put(done(record, now, aside))
-    report_done(chain, promise, now, aside)
-    sizes = {(change.log_id, change.k): (change.rows, change.bytes) for change in snapshot.changes}
-    rows, size = sizes.get(promise.range_id, (None, None))
-    if len(promise.ranges) > 1:
-        rows = size = None
+    record = put_done(chain, record, promise, now, snapshot)
+    of_range = snapshot.of_range(promise.range_id)
+    is_alone = len(promise.ranges) == 1
+    rows, size = (of_range[-1].rows, of_range[-1].bytes) if of_range and is_alone else (None, None)
     return record, {
         part.sequencer: Range(now.k, part.cut, part.to, snapshot.version, rows, size)
         for part in promise.ranges
     }
 
 
-def report_done(chain: Chain, promise: Promise, table: TableInChain, aside: int) -> None:
-    """Emit an event for each log of a range that is done, and one for rows that stepped aside."""
-    url, version = table.target.table, table.table_version
-    for range_ in promise.ranges:
-        path = chain.log.root.sequencer(range_.sequencer).url
-        events.emit(events.CompactionDone(path, table.k, range_.to, url, version))
-        if aside:
-            events.emit(events.RowsAside(path, table.k, aside, promise.target.refused))
+def put_done(
+    chain: Chain, record: ChainRecord, promise: Promise, table: TableInChain, snapshot: TableState
+) -> ChainRecord:
+    """Publish the open range as done in the table, which `snapshot` confirms. Emit its events."""
+    aside = rows_aside(promise, snapshot.refused)
+    table = replace(table, added=added_by(promise, snapshot))
+    record = chain.put(done(record, table, aside))
+    report_done(chain.log.root, promise, table, aside)
+    return record

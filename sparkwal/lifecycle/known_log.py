@@ -8,9 +8,17 @@ from hashlib import sha256
 from sparkwal import events
 from sparkwal.errors import InvalidLogError, PlanError, SparkWalError
 from sparkwal.format.keys import slot
-from sparkwal.format.lifecycle_record import ChainRecord, LogInChain, OpenRange
+from sparkwal.format.lifecycle_record import (
+    Added,
+    ChainRecord,
+    LogInChain,
+    OpenRange,
+    Promise,
+    TableInChain,
+)
 from sparkwal.lifecycle.collecting.erasing import Erasure
 from sparkwal.lifecycle.policy import LogState, Policy
+from sparkwal.lifecycle.table import TableState
 from sparkwal.protocol.recovery import Head, find_head
 from sparkwal.reading.floor import ends_before
 from sparkwal.store.base import Entry, LogStore, Page
@@ -39,6 +47,41 @@ class Range:
     def is_again(self) -> bool:
         """Whether it wrote refused rows again."""
         return self.start == self.end
+
+
+def rows_aside(promise: Promise, refused: TableState | None) -> int:
+    """The number of rows that stepped aside from the open range, as far as it is known."""
+    changes = refused.of_range(promise.range_id) if refused else ()
+    return sum(change.rows or 0 for change in changes) if promise.is_aside else 0
+
+
+def added_by(promise: Promise, snapshot: TableState) -> Added:
+    """What the open range added, by the newest snapshots of its table and of those beside it."""
+    tables = (snapshot, snapshot.tombstones, snapshot.refused)
+    changes = [x for table in tables if table for x in table.of_range(promise.range_id)]
+    return Added(
+        versions=len(changes),
+        files=sum(change.files or 0 for change in changes),
+        bytes=sum(change.bytes or 0 for change in changes),
+    )
+
+
+def report_done(root: LogStore, promise: Promise, table: TableInChain, aside: int) -> None:
+    """Emit an event for each log of a range that is done, and one for rows that stepped aside.
+
+    Args:
+        root: the log at the path.
+        promise: the range.
+        table: its table, as it was published.
+        aside: the number of rows that stepped aside.
+    """
+    assert table.added is not None
+    url, version, added = table.target.table, table.table_version, vars(table.added)
+    for range_ in promise.ranges:
+        path = root.sequencer(range_.sequencer).url
+        events.emit(events.CompactionDone(path, table.k, range_.to, url, version, **added))
+        if aside:
+            events.emit(events.RowsAside(path, table.k, aside, promise.target.refused))
 
 
 @dataclass(frozen=True)

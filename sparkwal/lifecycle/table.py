@@ -61,7 +61,7 @@ class Change:
         log_id, k: the name of the transactions and the range that this version added; "" and 0
             for other commits.
         undoes: it may have removed rows of earlier versions: a restore, an overwrite, a new table.
-        rows, bytes: the added rows and bytes; None if unknown.
+        rows, files, bytes: the added rows, and the data files that were added; None if unknown.
         cut, to: the positions cut … to−1 of the range, as its writer recorded them; 0 and 0 if
             unknown. Of a range of several logs, those of the first one.
         ranges: the positions of a range of several logs, by sequencer.
@@ -74,6 +74,7 @@ class Change:
     k: int = 0
     undoes: bool = False
     rows: int | None = None
+    files: int | None = None
     bytes: int | None = None
     cut: int = 0
     to: int = 0
@@ -106,6 +107,10 @@ class TableState:
     newer: int = 0
     tombstones: "TableState | None" = None
     refused: "TableState | None" = None
+
+    def of_range(self, range_id: tuple[str, int]) -> list[Change]:
+        """The versions that a range added, oldest first."""
+        return [change for change in self.changes if (change.log_id, change.k) == range_id]
 
 
 @dataclass(frozen=True)
@@ -462,7 +467,7 @@ def write_open_range(promise: Promise, table: Table, snapshot: TableState) -> No
 
 def _with_keys_of(promise: Promise, tombstones: Tombstones, snapshot: TableState) -> TableState:
     """Write the keys that the open range deletes, unless an earlier process did."""
-    if promise.range_id in [(change.log_id, change.k) for change in snapshot.changes]:
+    if snapshot.of_range(promise.range_id):
         return snapshot
     tombstones.write(promise)
     now = snapshot_of_tombstones(promise, tombstones)
@@ -477,16 +482,17 @@ def _with_refused(promise: Promise, refused: Refused, snapshot: TableState) -> T
     The version of the result decides which rows go to the table.
     """
     now: TableState | None = snapshot
-    if promise.range_id not in [(change.log_id, change.k) for change in snapshot.changes]:
+    if not snapshot.of_range(promise.range_id):
         newest = BesideTable(snapshot.table_id, snapshot.version)
         looked = replace(promise, table=replace(promise.table, refused=newest))
         refused.write(looked if promise.is_again else promise)
         now = snapshot_of_refused(promise, refused)
         check_beside(promise, refused_of(promise), now, is_due=True)
     assert now is not None
+    if not promise.is_again:
+        return now
     # §10: refused rows that are written again are those of the version that the first write made
-    versions = [x.version for x in now.changes if (x.log_id, x.k) == promise.range_id]
-    return replace(now, version=versions[0]) if promise.is_again else now
+    return replace(now, version=now.of_range(promise.range_id)[0].version)
 
 
 def snapshot_of_refused(promise: Promise, refused: Snapshots) -> TableState | None:
@@ -601,11 +607,8 @@ def holds_open_range(promise: Promise, table: TableState) -> bool:
 
 def is_burned(promise: Promise, table: TableState) -> bool:
     """Whether the open range was given up in the table."""
-    return promise.is_open and any(
-        change.is_burned
-        for change in table.changes
-        if (change.log_id, change.k) == promise.range_id
-    )
+    of_range = table.of_range(promise.range_id)
+    return promise.is_open and any(change.is_burned for change in of_range)
 
 
 def is_as_promised(promise: Promise, change: Change) -> bool:
@@ -617,13 +620,6 @@ def is_as_promised(promise: Promise, change: Change) -> bool:
     if change.ranges:
         return dict(change.ranges) == promised
     return not change.to or (change.cut, change.to) == next(iter(promised.values()), None)
-
-
-def rows_aside(promise: Promise, refused: TableState | None) -> int:
-    """The number of rows that stepped aside from the open range, as far as it is known."""
-    changes = refused.changes if refused else ()
-    counts = (x.rows or 0 for x in changes if (x.log_id, x.k) == promise.range_id)
-    return sum(counts) if promise.is_aside else 0
 
 
 def with_refused(in_chain: TableInChain, table: Table) -> TableInChain:

@@ -180,6 +180,10 @@ class LogMetrics:
         open_for = time.time() - record.timestamp_ms / 1000 if state.is_open else 0.0
         meter.set(table.COMPACTION_OPEN, max(open_for, 0.0), *labels)
         meter.set(table.ROWS_ASIDE, state.rows_aside, *labels)
+        if added := record.tables[state.table].added:
+            meter.set(table.RANGE_VERSIONS, added.versions, *labels)
+            meter.set(table.RANGE_FILES, added.files, *labels)
+            meter.set(table.RANGE_BYTES, added.bytes, *labels)
 
     def _forget_consumers(self, names: set[str]) -> None:
         for metric in table.METRICS:

@@ -207,6 +207,20 @@ ROWS_ASIDE = _metric(
     "Rows that the table refused and that stepped aside into its table of refused rows.",
     "records",
 )
+# Of the last range that is done. Several logs may share it.
+RANGE_VERSIONS = _metric(
+    "range_versions",
+    "gauge",
+    "Commits (snapshots) that the last range added to the table and to those beside it.",
+    "records lifecycle",
+)
+RANGE_FILES = _metric(
+    "range_files",
+    "gauge",
+    "Data files that the last range added to them.",
+    "records lifecycle",
+)
+RANGE_BYTES = _metric("range_bytes", "gauge", "Bytes of these files.", "records lifecycle")
 COMPACTIONS = _metric("compactions", "counter", "Ranges confirmed in the table.", "lifecycle")
 COMPACTION_RETRIES = _metric(
     "compaction_retries",

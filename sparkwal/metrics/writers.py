@@ -136,6 +136,9 @@ def _count(event: events.Event, meter: Prometheus, labels: Labels) -> None:
             meter.add(table.FENCED, event.error == FencedError.__name__, *labels)
         case events.CompactionDone():
             meter.set(table.COMPACTED, event.cut, *labels)
+            meter.set(table.RANGE_VERSIONS, event.versions, *labels)
+            meter.set(table.RANGE_FILES, event.files, *labels)
+            meter.set(table.RANGE_BYTES, event.bytes, *labels)
         case events.FloorMoved():
             meter.set(table.FLOOR, event.floor, *labels)
         case events.Collected():

@@ -134,6 +134,8 @@ class History:
             version.log_id,
             version.k,
             version.undoes,
+            files=1,
+            bytes=100,
             is_burned=version.operation == "BURN",
             **dict(version.named),
         )

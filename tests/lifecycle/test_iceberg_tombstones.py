@@ -14,8 +14,11 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.types import LongType
 
 import sparkwal
+from sparkwal import events
 from sparkwal.errors import PlanError
+from sparkwal.format.lifecycle_record import Added
 from sparkwal.lifecycle.iceberg import tombstones
+from tests.cli.logs import document, ran
 from tests.lifecycle.iceberg_table import (
     NAME,
     Died,
@@ -50,6 +53,31 @@ def kept(lake: IcebergLake) -> list[int]:
 
 def files(lake: IcebergLake) -> int:
     return len([*lake.kept().scan().plan_files()])
+
+
+def test_a_range_with_deletes_counts_the_snapshots_and_files_of_both_tables(
+    lake: IcebergLake,
+) -> None:
+    lake.append([row(1, 1), row(2, 1)])
+    compact(lake, **TARGET)
+    before = {task.file.file_path for task in lake.iceberg().scan().plan_files()}
+    lake.append([row(1, 2, gone=True), row(3, 1)])
+    seen: list[events.Event] = []
+    unsubscribe = events.subscribe(seen.append)
+    compact(lake, **TARGET)
+    unsubscribe()
+    tasks = [*lake.iceberg().scan().plan_files(), *lake.kept().scan().plan_files()]
+    sizes = [x.file.file_size_in_bytes for x in tasks if x.file.file_path not in before]
+    table = lake.head().record.tables[lake.target.table]
+    assert table.added == Added(versions=2, files=len(sizes), bytes=sum(sizes))
+    [done] = [event for event in seen if isinstance(event, events.CompactionDone)]
+    assert (done.versions, done.files, done.bytes) == (2, len(sizes), sum(sizes))
+    reported = document("status", lake.path)
+    assert reported["lifecycle"]["added"] == vars(table.added)
+    assert f"{len(sizes)} files" in ran("status", lake.path)
+    # A run without new rows changes nothing of it.
+    compact(lake, **TARGET)
+    assert lake.head().record.tables[lake.target.table].added == table.added
 
 
 @pytest.mark.long

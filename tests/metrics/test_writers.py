@@ -298,6 +298,8 @@ def test_compactions_of_this_process_are_counted(tmp_path: Path) -> None:
     assert seen["sparkwal_compacted_position", *labels] == run.compacted.end
     assert seen["sparkwal_floor_position", *labels] == run.floor
     assert seen["sparkwal_compaction_suspended_total", *labels] == 0
+    of_range = {"versions": 1, "files": 1, "bytes": 100}
+    assert {name: seen[f"sparkwal_range_{name}", *labels] for name in of_range} == of_range
     table.restore(1)
     with sparkwal.Appender(path, SCHEMA, producer_id="p") as wal:
         wal.append([{"v": 4}]).result()
@@ -309,6 +311,7 @@ def test_compactions_of_this_process_are_counted(tmp_path: Path) -> None:
     Following(path, follower).update()
     seen = samples(follower.text())
     assert seen["sparkwal_compacted_position", *labels] == run.compacted.end
+    assert {name: seen[f"sparkwal_range_{name}", *labels] for name in of_range} == of_range
     head = sparkwal.Log(path).head()
     assert head is not None
     lag = head.position + 1 - run.compacted.end

@@ -15,6 +15,7 @@ from pathlib import Path
 from sparkwal.store import rest
 from sparkwal.store.azure import AzureStore
 from sparkwal.store.azure_account import account_of
+from sparkwal.store.base import Transient
 from sparkwal.store.config import S3Config
 from sparkwal.store.rest import Request
 from sparkwal.testing.servers import Server, ServerError, start_server
@@ -22,6 +23,7 @@ from tests.jars import run
 
 VERSION = "3.35.0"
 ACCOUNT = "walaccount"
+_ATTEMPTS = 3
 KEY = base64.b64encode(b"a key that Azurite is started with").decode()
 
 
@@ -69,15 +71,28 @@ def options(url: str) -> dict[str, str]:
 
 
 def config(url: str) -> S3Config:
-    return S3Config(endpoint=f"{url}/{ACCOUNT}", access_key_id=ACCOUNT, secret_access_key=KEY)
+    return S3Config(
+        endpoint=f"{url}/{ACCOUNT}",
+        access_key_id=ACCOUNT,
+        secret_access_key=KEY,
+        read_timeout=20.0,
+    )
 
 
 def new_container(url: str) -> str:
     name = f"wal-{uuid.uuid4().hex}"
     account, _ = account_of(name, config(url))
     create = Request("PUT", f"{account.blobs}/{name}", {"restype": "container"}, {})
-    assert rest.send(create, config(url), account.sign).status == 201
-    return name
+    for _ in range(_ATTEMPTS):
+        try:
+            status = rest.send(create, config(url), account.sign).status
+        except Transient:
+            # On a busy machine Azurite was seen not to answer for a minute.
+            continue
+        # 409: a request without a reply made it.
+        assert status in (201, 409)
+        return name
+    raise AssertionError(f"Azurite did not answer {_ATTEMPTS} times")
 
 
 def new_store(url: str) -> AzureStore:

@@ -91,6 +91,7 @@ def change(version: int, info: Mapping[str, Any] | None) -> DeltaChange:
         undoes=undoes,
         # The first metric is of a write, the second of a merge.
         rows=_metric(metrics, "numOutputRows" if operation == "WRITE" else "numSourceRows"),
+        files=_metric(metrics, "numFiles", "numTargetFilesAdded"),
         bytes=_metric(metrics, "numOutputBytes", "numTargetBytesAdded"),
         restores=int(restored) if restored.isdecimal() else None,
         **_range_of(info.get("userMetadata")),

@@ -243,6 +243,7 @@ class History:
             version,
             operation,
             undoes=not named and _undoes(operation, texts),
+            files=_number(texts, "added-data-files"),
             bytes=_number(texts, "added-files-size"),
             **{"rows": _number(texts, "added-records"), **named},
         )

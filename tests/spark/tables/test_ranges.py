@@ -58,6 +58,9 @@ def test_a_range_is_one_version_without_rows_too_and_when_it_is_written_again(
     log.write()
     found = log.done()
     assert (found.version, found.k) == (2, 2)
+    [change] = found.of_range(log.head().promise.range_id)
+    sizes = [file.stat().st_size for file in Path(log.target.table).glob("*.parquet")]
+    assert (change.files, change.bytes) == (len(sizes), sum(sizes))
     log.append()
     assert log.carry().k == 3
     assert log.rows() == numbers(1)
