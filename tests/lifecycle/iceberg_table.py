@@ -161,7 +161,11 @@ def survives_each_call(
     """
 
     def fails_at(nth: int) -> tuple[bool, object]:
-        with failing(nth, error, after=after) as calls, suppress(Died, sparkwal.SparkWalError):
+        kind = type(lake.catalog)
+        with (
+            failing(nth, error, after=after, kind=kind) as calls,
+            suppress(Died, sparkwal.SparkWalError),
+        ):
             compact(lake, **target)
         return len(calls) > nth, calls
 
@@ -170,16 +174,21 @@ def survives_each_call(
 
 @contextmanager
 def failing(
-    nth: int, error: Callable[[], BaseException], *, after: bool, only: str = ""
+    nth: int,
+    error: Callable[[], BaseException],
+    *,
+    after: bool,
+    only: str = "",
+    kind: type[Catalog] = SqlCatalog,
 ) -> Iterator[list[str]]:
-    """The nth call of a catalog fails, before or after it takes effect.
+    """The nth call of a catalog of a kind fails, before or after it takes effect.
 
     Yields:
         The names of the calls.
     """
     calls: list[str] = []
     names = ("load_table", "commit_table", "create_namespace")
-    real = {name: getattr(SqlCatalog, name) for name in names}
+    real = {name: getattr(kind, name) for name in names}
 
     def failing_call(name: str) -> Callable[..., Any]:
         def call(catalog: Any, *args: Any, **kwargs: Any) -> Any:
@@ -198,14 +207,14 @@ def failing(
 
     with pytest.MonkeyPatch.context() as patch:
         for name in names:
-            patch.setattr(SqlCatalog, name, failing_call(name))
+            patch.setattr(kind, name, failing_call(name))
         yield calls
 
 
 @contextmanager
-def meanwhile(work: Callable[[], object]) -> Iterator[None]:
-    """Another process works just before the first commit of this one."""
-    real, left = SqlCatalog.commit_table, [work]
+def meanwhile(work: Callable[[], object], kind: type[Catalog] = SqlCatalog) -> Iterator[None]:
+    """Another process works just before the first commit of this one to a catalog of a kind."""
+    real, left = kind.commit_table, [work]
 
     def commit_table(catalog: Any, *args: Any, **kwargs: Any) -> Any:
         if left:
@@ -213,7 +222,7 @@ def meanwhile(work: Callable[[], object]) -> Iterator[None]:
         return real(catalog, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SqlCatalog, "commit_table", commit_table)
+        patch.setattr(kind, "commit_table", commit_table)
         yield
 
 
