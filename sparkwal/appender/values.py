@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
+from sparkwal.format.json_values import fits_decimal
+
 # As a float32 a number from here on is infinite: half a step above the largest finite one.
 FLOAT32_END = 2.0**128 - 2.0**103
-# The maximum scale of a decimal column.
-_MAX_SCALE = 76
 # Bytes in a record for each value of variable width, besides the value's own.
 _OFFSET = 4
 # Classes whose values are small and cannot change.
@@ -105,30 +105,6 @@ def _rule(kind: pa.DataType) -> tuple[frozenset[type], Callable[[Any, pa.DataTyp
 
 def _never(value: Any, kind: pa.DataType) -> bool:
     return False
-
-
-def fits_decimal(value: Any, kind: pa.DataType) -> bool:
-    """Whether a column of decimals holds exactly this number.
-
-    Arrow cannot decide this: it crashes at some exponents, and changes some numbers with too many
-    digits.
-    """
-    integer_digits = kind.precision - kind.scale
-    if type(value) is int:
-        return bool(abs(value) < 10**integer_digits)
-    if type(value) is not Decimal:
-        return False
-    exponent = value.as_tuple().exponent if value.is_finite() else None
-    if (
-        not isinstance(exponent, int)
-        or exponent < -_MAX_SCALE
-        or value.adjusted() >= integer_digits
-    ):
-        # A zero may have any exponent, and Arrow rejects some of them.
-        return False
-    dropped = -kind.scale - exponent
-    digits = value.as_tuple().digits
-    return dropped <= 0 or not any(digits[-dropped:])
 
 
 def _fits_float32(value: Any, kind: pa.DataType) -> bool:
