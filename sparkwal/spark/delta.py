@@ -386,12 +386,15 @@ class SparkDeltaTable(WrittenHistory):
                 tombstones=tombstones,
                 is_own=True,
                 time=of.time,
+                only_newer=promise.is_again,
             )
             return self._passed_once(merged)
         winners = self._winners(session, promise)
         if tombstones is None:
             return winners
-        return replace(winners, rows=without_late(winners.rows, tombstones, self.target))
+        is_again = promise.is_again
+        rows = without_late(winners.rows, tombstones, self.target, only_newer=is_again)
+        return replace(winners, rows=rows)
 
     def _forget_range(self) -> None:
         self._read = self._won = None

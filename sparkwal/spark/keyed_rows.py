@@ -63,7 +63,9 @@ def passed_once(rows: DataFrame, target: Target) -> Winners:
     return Winners(rows, frozenset(null_keys), bool(has_deletes), is_timed, newest_us)
 
 
-def without_late(winners: DataFrame, tombstones: DataFrame, target: Target) -> DataFrame:
+def without_late(
+    winners: DataFrame, tombstones: DataFrame, target: Target, *, only_newer: bool = False
+) -> DataFrame:
     """The rows that win, without those that are older than a tombstone of their key.
 
     A delete is kept: the table may hold an older row of its key.
@@ -72,10 +74,11 @@ def without_late(winners: DataFrame, tombstones: DataFrame, target: Target) -> D
         winners: one row for each key, with the column DELETES.
         tombstones: those of a version, in the session of these rows.
         target: how the rows go into the table.
+        only_newer: a tombstone outlives a row with the same sequence.
     """
-    by = F.col(f"s.{quoted(target.sequence_by)}")
+    by, deleted_by = F.col(f"s.{quoted(target.sequence_by)}"), F.col(f"d.{SEQUENCE}")
     # In Spark NaN is greater than any other value.
-    is_late = by.isNull() | (F.col(f"d.{SEQUENCE}") > by)
+    is_late = by.isNull() | (deleted_by >= by if only_newer else deleted_by > by)
     same = (F.col(f"s.{quoted(key)}").eqNullSafe(F.col(f"d.{quoted(key)}")) for key in target.keys)
     # §10: a row that is older than a tombstone of its key is dropped
     dropped = reduce(Column.__and__, same, ~F.col(f"s.{DELETES}") & is_late)
@@ -125,6 +128,7 @@ def merged_partial_rows(
     tombstones: DataFrame | None = None,
     is_own: bool = False,
     time: str = "",
+    only_newer: bool = False,
 ) -> DataFrame:
     """Merge the rows of each key in their order, as one range for each row would.
 
@@ -139,6 +143,8 @@ def merged_partial_rows(
         tombstones: as for `without_late`; None if all rows count.
         is_own: as for `winning_rows`.
         time: as for `winning_rows`.
+        only_newer: a row replaces no row of the table with the same sequence, and a tombstone
+            outlives such a row.
 
     Returns:
         One row for each key, as of `winning_rows`. COLUMNS names the columns whose values in the
@@ -160,8 +166,8 @@ def merged_partial_rows(
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     if target.sequence_by:
         if tombstones is not None:
-            numbered = without_late(numbered, tombstones, target)
-        numbered = _without_older(numbered, table, target)
+            numbered = without_late(numbered, tombstones, target, only_newer=only_newer)
+        numbered = _without_older(numbered, table, target, only_newer=only_newer)
         # In a struct a null is less than any value.
         sequence = F.struct(F.col(quoted(target.sequence_by)))
         numbered = numbered.withColumn(_SEQUENCE, F.max(sequence).over(so_far))
@@ -238,8 +244,10 @@ def after_merge(
     return {name: value(name) for name in names}
 
 
-def _without_older(rows: DataFrame, table: DataFrame, target: Target) -> DataFrame:
-    """The rows that are not older than the table's row of their key.
+def _without_older(
+    rows: DataFrame, table: DataFrame, target: Target, *, only_newer: bool
+) -> DataFrame:
+    """The rows that are not older than the table's row of their key, or that are newer.
 
     If the table has several rows of a key, a row must be older than each of them.
     """
@@ -248,6 +256,8 @@ def _without_older(rows: DataFrame, table: DataFrame, target: Target) -> DataFra
     oldest = table.groupBy(*(F.col(quoted(key)).alias(key) for key in target.keys)).agg(least)
     old, new = F.col(f"t.{_SEQUENCE}.value"), F.col(f"s.{by}")
     is_older = old.isNotNull() & ~F.coalesce(new >= old, F.lit(False))
+    if only_newer:
+        is_older = new.isNull() | F.coalesce(new <= old, F.lit(False))
     pairs = same_keys(target.keys)
     return rows.alias("s").join(oldest.alias("t"), pairs & is_older, "left_anti")
 

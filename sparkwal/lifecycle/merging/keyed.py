@@ -145,6 +145,8 @@ def older_rows(
     rows: pa.Table,
     keys: Sequence[str],
     sequence_by: str,
+    *,
+    only_newer: bool = False,
 ) -> pa.ChunkedArray:
     """Find the rows whose key has a later sequence elsewhere.
 
@@ -153,6 +155,7 @@ def older_rows(
         rows: rows of the log.
         keys: the key columns.
         sequence_by: the column of the sequence.
+        only_newer: a row with the same sequence is older too.
 
     Returns:
         For each of `rows` whether it is older.
@@ -165,7 +168,11 @@ def older_rows(
         same_keys = pa.concat_tables([same_keys, pairs.filter(pairs["key"].is_valid())])
     latest = winners(same_keys.to_batches(), same_keys.schema, ["key"], "by")
     matches = pc.index_in(index.find(rows), value_set=latest["key"].combine_chunks())
-    return pc.and_(is_later(latest["by"].take(matches), rows[sequence_by]), matches.is_valid())
+    latest_of_rows, by = latest["by"].take(matches), rows[sequence_by]
+    is_older = is_later(latest_of_rows, by)
+    if only_newer:
+        is_older = pc.invert(is_later(by, latest_of_rows))
+    return pc.and_(is_older, matches.is_valid())
 
 
 class KeyIndex:

@@ -49,6 +49,8 @@ def counting(
     tombstones: Iterable[pa.RecordBatch],
     keys: Sequence[str],
     by: str,
+    *,
+    only_newer: bool = False,
 ) -> pa.ChunkedArray:
     """Which rows count: those that delete their key, and those that no tombstone outlives.
 
@@ -58,6 +60,8 @@ def counting(
         tombstones: as `with_sequences` returns them.
         keys: the key columns.
         by: the column of the sequence.
+        only_newer: a tombstone outlives a row with the same sequence.
     """
     # §10: a row that is older than the tombstone of its key is dropped
-    return pc.or_(deletes, pc.invert(older_rows(tombstones, rows, keys, by)))
+    is_late = older_rows(tombstones, rows, keys, by, only_newer=only_newer)
+    return pc.or_(deletes, pc.invert(is_late))

@@ -163,12 +163,14 @@ def test_by_keys_a_row_replaces_only_an_older_one(delta: SparkSession, tmp_path:
     make(delta, table, "CHECK (v <> 'bad')", "id BIGINT, n BIGINT, v STRING")
     lake.append(
         [row(1, 5, "bad"), row(2, 5, "bad"), row(3, 5, "bad"), row(4, 5, "bad")],
-        [row(6, 3, "bad"), row(6, 4, "bad"), row(7, 1, "ok")],
+        [row(6, 3, "bad"), row(6, 4, "bad"), row(7, 1, "ok"), row(8, 5, "bad")],
     )
     run_alone(lake)
-    assert len(aside(delta, table)) == 6
+    assert len(aside(delta, table)) == 7
     # Later rows of these keys: older, of the same sequence, newer, a delete.
     lake.append([row(1, 4, "old"), row(2, 5, "same"), row(3, 6, "new"), row(4, 6, "gone")])
+    # A delete of the same sequence.
+    lake.append([row(8, 5, "gone")])
     run_alone(lake)
     mend(delta, table, "CHECK (v <> 'worse')")
     again(lake)
