@@ -470,8 +470,8 @@ _takes_run_options = options(
     click.option(
         "--refused-again",
         is_flag=True,
-        help="Only write the rows of the log that a Delta table refused again, after you changed "
-        "the table: those in TABLE_refused. A row that it still refuses stays there.",
+        help="Only write the rows of the log that the table refused again, after you changed it: "
+        "those in TABLE_refused. A row that it still refuses stays there.",
     ),
     click.option("--continuous", is_flag=True, help="Repeat until stopped."),
     takes_interval("1min", "The time between two rounds of --continuous."),

@@ -213,11 +213,6 @@ def check_again(target: Target) -> None:
     Raises:
         PlanError: they cannot.
     """
-    if not needs_spark(target):
-        raise PlanError(
-            f"refused rows are written again into Delta tables only, and {target.table} is none: "
-            f"insert the rows of {target.refused} yourself, and delete them there"
-        )
     if target.keys and not target.sequence_by:
         raise PlanError(
             f"{target.table} has keys and no sequence_by, so a refused row could replace a newer "

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkwal.format import schema
-from sparkwal.format.lifecycle_record import OpenRange, Promise, Target
+from sparkwal.format.lifecycle_record import Promise, Target
 from sparkwal.format.texts import bare_texts, json_rows
 from sparkwal.lifecycle.iceberg.history import History
 from sparkwal.lifecycle.iceberg.reader import rows_of
+from sparkwal.lifecycle.iceberg.waiting import PLACES
 from sparkwal.lifecycle.iceberg.writing import WrittenIceberg, check_beside
 from sparkwal.lifecycle.merging.keyed import resolve
 from sparkwal.lifecycle.range_rows import REASON, REFUSED_COLUMNS, Place
 from sparkwal.lifecycle.table import REFUSED_BY
-from sparkwal.reading.metadata import COMMIT_TIME, PARTITION, POSITION, ROW
 from sparkwal.store.base import LogStore
 
 if TYPE_CHECKING:
-    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
-_HIDDEN = (POSITION, PARTITION, ROW, COMMIT_TIME, REASON)
+_HIDDEN = (*PLACES.values(), REASON)
+# The columns that tell where a row is in its log.
+_PLACE = ("position", "partition", "row")
+_NOTHING = REFUSED_COLUMNS.empty_table()
 
 
 class IcebergRefused(WrittenIceberg):
@@ -61,24 +68,44 @@ class IcebergRefused(WrittenIceberg):
     def write(self, promise: Promise) -> None:
         """Find the refused rows of the open range, and write them. See `Refused.write`."""
         # §10: the rows that step aside from a range carry its transaction
-        new_rows = self._find(promise)
+        found = self._find(promise)
         assert promise.table.refused is not None
-        (part,) = promise.ranges
         with self._explained(promise):
             table = self._at(promise)
             if table is None:
                 return
-            left = [*self._left(table, part)]
-            rows = pa.concat_tables(
-                [self._rows(new_rows, promise), *(others for _, others in left)]
-            )
+            if promise.is_again:
+                removed, rows = self._marked(table, promise, found)
+            else:
+                removed, others = self._without(table, _left(promise))
+                rows = pa.concat_tables([others, self._rows(found, promise)])
             added = [*self._files(table, rows.to_batches())]
-            removed = [task.file for task, _ in left]
             after = promise.table.refused.version
-            self._commit(table, promise, after, added, removed, rows=new_rows.num_rows)
+            self._commit(table, promise, after, added, removed, rows=found.num_rows)
 
     def remove_taken(self, promise: Promise) -> None:
-        """Do nothing: no refused row is written again. See `Refused.remove_taken`."""
+        """Remove rows that were written again. See `Refused.remove_taken`."""
+        from pyiceberg.expressions import AlwaysFalse, And, EqualTo, LessThan, Or
+
+        taken = {log.log_id: log.taken for log in promise.logs.values() if log.taken}
+        conditions = [And(EqualTo("log_id", x), LessThan("range", k)) for x, k in taken.items()]
+        with self._explained(promise):
+            table = self.looked_at()
+            removed, rows = self._without(table, reduce(Or, conditions, AlwaysFalse()))
+            if removed:
+                self._tidy(table, promise, [*self._files(table, rows.to_batches())], removed)
+
+    def waiting(self, promise: Promise) -> pa.Table:
+        """The rows that the open range writes again, in their order, in the version that the
+        promise names.
+
+        Raises:
+            ValueError: the version does not exist.
+        """
+        table, snapshot = self._version(promise)
+        found = self._with(table, _waiting(promise), snapshot.snapshot_id)
+        rows = pa.concat_tables([_NOTHING, *(meant for _, meant, _ in found)])
+        return rows.sort_by([(name, "ascending") for name in _PLACE])
 
     def places(self, promise: Promise) -> frozenset[Place]:
         """The places of the rows that stepped aside from the open range, in the version that the
@@ -89,38 +116,63 @@ class IcebergRefused(WrittenIceberg):
         """
         from pyiceberg.expressions import EqualTo
 
+        table, snapshot = self._version(promise)
+        found = self._with(table, EqualTo("range", promise.table.k), snapshot.snapshot_id)
+        return frozenset(place for _, meant, _ in found for place in _places(meant, _PLACE))
+
+    def _version(self, promise: Promise) -> tuple[Table, Snapshot]:
         assert promise.table.refused is not None
         version, table = promise.table.refused.version, self.looked_at()
         snapshot = History(table.metadata).snapshot_at(version)
         if snapshot is None:
             raise ValueError(f"version {version} of {self.target.table} does not exist")
-        scan = table.scan(EqualTo("range", promise.table.k), snapshot_id=snapshot.snapshot_id)
-        places = set[Place]()
-        for task in scan.plan_files():
-            for batch in rows_of(table, task, table.schema()):
-                own = batch.filter(pc.equal(batch["range"], promise.table.k))
-                names = ("position", "partition", "row")
-                places |= {*zip(*(own[name].to_pylist() for name in names), strict=True)}
-        return frozenset(places)
+        return table, snapshot
 
-    def _left(self, table: Table, part: OpenRange) -> Iterator[tuple[FileScanTask, pa.Table]]:
-        """The files with rows that are left of ranges that were given up, and their other rows."""
-        from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
+    def _with(
+        self, table: Table, condition: BooleanExpression, snapshot_id: int | None = None
+    ) -> Iterator[tuple[DataFile, pa.Table, pa.Table]]:
+        """The files that have rows which meet a condition: the file, these rows, and its others."""
+        from pyiceberg.expressions.visitors import bind
+        from pyiceberg.io.pyarrow import expression_to_pyarrow
 
-        condition = And(EqualTo("log_id", part.log_id), GreaterThanOrEqual("position", part.cut))
-        scan = table.scan(condition)
-        for task in scan.plan_files():
+        meets = expression_to_pyarrow(bind(table.schema(), condition, case_sensitive=True))
+        for task in table.scan(condition, snapshot_id=snapshot_id).plan_files():
             batches = (
                 schema.conform(batch, REFUSED_COLUMNS)
                 for batch in rows_of(table, task, table.schema())
             )
             rows = pa.Table.from_batches(batches, REFUSED_COLUMNS)
-            is_left = pc.and_(
-                pc.equal(rows["log_id"], part.log_id),
-                pc.greater_equal(rows["position"], part.cut),
-            )
-            if pc.any(is_left).as_py():
-                yield task, rows.filter(pc.invert(is_left))
+            meant = rows.filter(meets)
+            if meant.num_rows:
+                yield task.file, meant, rows.filter(~meets)
+
+    def _without(
+        self, table: Table, condition: BooleanExpression
+    ) -> tuple[list[DataFile], pa.Table]:
+        """The files that have rows which meet a condition, and their other rows."""
+        found = [(file, others) for file, _, others in self._with(table, condition)]
+        return [file for file, _ in found], pa.concat_tables([_NOTHING, *(x for _, x in found)])
+
+    def _marked(
+        self, table: Table, promise: Promise, still_refused: pa.Table
+    ) -> tuple[list[DataFile], pa.Table]:
+        """The files that have rows which the table still refuses, and the rows of these files: such
+        a row has the number of the range, and its new reason."""
+        places = _places(still_refused, [PLACES[name] for name in _PLACE])
+        reasons = dict(zip(places, still_refused[REASON].to_pylist(), strict=True))
+        rows = [_NOTHING]
+        removed: list[DataFile] = []
+        for file, meant, others in self._with(table, _waiting(promise)):
+            new = pa.array([reasons.get(place) for place in _places(meant, _PLACE)], pa.string())
+            if new.null_count == len(new):
+                continue
+            values = {name: meant[name] for name in meant.column_names}
+            k = pa.scalar(promise.table.k, pa.int64())
+            values["range"] = pc.if_else(new.is_valid(), k, meant["range"])
+            values["reason"] = pc.coalesce(new, meant["reason"])
+            removed.append(file)
+            rows += [pa.table(values, REFUSED_COLUMNS), others]
+        return removed, pa.concat_tables(rows)
 
     def _rows(self, refused_rows: pa.Table, promise: Promise) -> pa.Table:
         (part,) = promise.ranges
@@ -132,10 +184,7 @@ class IcebergRefused(WrittenIceberg):
             columns = {
                 "sequencer": pa.repeat(part.sequencer, batch.num_rows),
                 "log_id": pa.repeat(part.log_id, batch.num_rows),
-                "position": batch[POSITION],
-                "partition": batch[PARTITION],
-                "row": batch[ROW],
-                "commit_time": batch[COMMIT_TIME],
+                **{name: batch[hidden] for name, hidden in PLACES.items()},
                 "sequence": pa.array(sequences, pa.string()),
                 "range": pa.repeat(promise.table.k, batch.num_rows),
                 "reason": batch[REASON],
@@ -144,3 +193,32 @@ class IcebergRefused(WrittenIceberg):
             rows = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
             batches.append(schema.conform(rows, REFUSED_COLUMNS))
         return pa.Table.from_batches(batches, REFUSED_COLUMNS)
+
+
+def _left(promise: Promise) -> BooleanExpression:
+    """Rows of the log that are left of ranges that were given up, or that were written again."""
+    from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan, Or
+
+    (part,) = promise.ranges
+    taken = promise.logs[part.sequencer].taken
+    is_left = Or(GreaterThanOrEqual("position", part.cut), LessThan("range", taken))
+    return And(EqualTo("log_id", part.log_id), is_left)
+
+
+def _waiting(promise: Promise) -> BooleanExpression:
+    """The rows that the open range writes again."""
+    from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+
+    (part,) = promise.ranges
+    taken = promise.logs[part.sequencer].taken
+    return And(
+        EqualTo("log_id", part.log_id),
+        # What is there from the cut on is in the log.
+        LessThan("position", part.cut),
+        GreaterThanOrEqual("range", taken),
+        LessThan("range", promise.table.k),
+    )
+
+
+def _places(rows: pa.Table, names: Sequence[str]) -> Iterator[Place]:
+    return zip(*(rows[name].to_pylist() for name in names), strict=True)

@@ -2,7 +2,8 @@
 
 Only a write shows whether the table takes a row. A null in a required column is seen at once; all
 else is found by halving: files of a part of the rows are written, and deleted again. No row is
-found while none of the range is taken: then the rows are not the cause.
+found while none of the range is taken: then the rows are not the cause. Rows that are aside already
+may all be refused again, for none of them moves then.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Tries:
 
 
 def refused_rows(
-    parts: Iterable[pa.Table], required: Sequence[str], tries: Tries
+    parts: Iterable[pa.Table], required: Sequence[str], tries: Tries, *, are_aside: bool
 ) -> Iterator[pa.Table]:
     """Find the rows that a table refuses.
 
@@ -51,6 +52,7 @@ def refused_rows(
         parts: rows as the table stores them.
         required: the columns in which it takes no null.
         tries: shows what the table takes.
+        are_aside: the rows are aside already. So no row moves if the table refuses all of them.
 
     Yields:
         Refused rows, with REASON.
@@ -75,7 +77,7 @@ def refused_rows(
             raise RowsNotFound(f"it also refuses the rows that it takes one by one: {why}")
         taken = others.slice(0, 1) if others.num_rows else taken
         refusals += (_with_reason(part.slice(number, 1), why) for number, why in bad.items())
-    if refusals and taken is None:
+    if refusals and taken is None and not are_aside:
         (why,) = refusals[0][REASON].to_pylist()
         raise RowsNotFound(
             f"it refuses each row of the range, so a row may not be the cause: {why}"

@@ -18,6 +18,7 @@ from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import MERGE, Target
 from sparkwal.lifecycle.iceberg.fitting import spark_schema
 from sparkwal.lifecycle.iceberg.reader import rows_of
+from sparkwal.lifecycle.iceberg.waiting import WaitingRows
 from sparkwal.lifecycle.merging.keyed import KeyIndex, holds, resolve, winners
 from sparkwal.lifecycle.merging.merged_rows import merged, partial_columns
 from sparkwal.lifecycle.range_rows import RangeRows
@@ -60,6 +61,7 @@ class RangeByKeys:
         keys, by: the keys and the sequence, or "".
         rows: the rows, with COLUMNS.
         deletes: which of them delete their key.
+        is_again: the range writes refused rows again. So a row of the same sequence may be newer.
     """
 
     columns: pa.Schema
@@ -68,6 +70,7 @@ class RangeByKeys:
     by: str
     rows: pa.Table
     deletes: pa.ChunkedArray
+    is_again: bool
 
     @property
     def one_of_each(self) -> pa.Table:
@@ -79,7 +82,7 @@ class RangeByKeys:
         return replace(self, rows=self.rows.filter(counts), deletes=self.deletes.filter(counts))
 
 
-def range_by_keys(table: Schema, target: Target, rows: RangeRows) -> RangeByKeys:
+def range_by_keys(table: Schema, target: Target, rows: RangeRows | WaitingRows) -> RangeByKeys:
     """Read the rows of a range for a table with keys.
 
     Args:
@@ -103,7 +106,8 @@ def range_by_keys(table: Schema, target: Target, rows: RangeRows) -> RangeByKeys
     else:
         winning = pa.Table.from_batches(in_order, marked)
     own_names = dict(zip(names, in_table.names, strict=True))
-    return RangeByKeys(columns, own_names, keys, by, winning, holds(target.delete_when, winning))
+    deletes, is_again = holds(target.delete_when, winning), rows.promise.is_again
+    return RangeByKeys(columns, own_names, keys, by, winning, deletes, is_again)
 
 
 class Replacing:
@@ -127,7 +131,8 @@ class Replacing:
         """The rows of the files after the range, and its new rows, in the table's spelling."""
         of = self._of
         before = (batch for task in self._tasks for batch in self._read(task))
-        for batch in merged(before, of.rows, of.deletes, of.keys, of.by):
+        merged_rows = merged(before, of.rows, of.deletes, of.keys, of.by, only_newer=of.is_again)
+        for batch in merged_rows:
             yield batch.rename_columns([of.own_names[name] for name in batch.schema.names])
 
     def _found(self) -> Iterator[FileScanTask]:

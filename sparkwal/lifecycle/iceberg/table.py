@@ -29,6 +29,7 @@ from sparkwal.lifecycle.iceberg.replacing import (
     range_by_keys,
 )
 from sparkwal.lifecycle.iceberg.tombstones import IcebergTombstones
+from sparkwal.lifecycle.iceberg.waiting import WaitingRows, waiting_rows
 from sparkwal.lifecycle.iceberg.writing import FILE_BYTES, WrittenIceberg
 from sparkwal.lifecycle.merging.keyed import holds
 from sparkwal.lifecycle.merging.merged_rows import partial_columns
@@ -80,8 +81,8 @@ class IcebergTable(WrittenIceberg):
         # The files of the last range that was appended, if a conflict kept it out of the table.
         self._written: tuple[Promise, tuple[int, int], list[DataFile]] | None = None
         # The range that was read last, and with keys its rows for the table's columns of this id.
-        self._rows: RangeRows | None = None
-        self._by_keys: tuple[RangeRows, int, RangeByKeys] | None = None
+        self._rows: RangeRows | WaitingRows | None = None
+        self._by_keys: tuple[RangeRows | WaitingRows, int, RangeByKeys] | None = None
 
     def prepare(self, log: LogStore, spark_schema: str, *, first: bool = False) -> None:
         """Check or create the table, as `Table.prepare`."""
@@ -143,7 +144,9 @@ class IcebergTable(WrittenIceberg):
                     return
                 if self.target.mode == APPEND:
                     table, rows = self._read(table, promise)
-                    self._commit(table, promise, after, self._appended(table, promise, rows))
+                    files = self._appended(table, promise, rows)
+                    named = {"rows": rows.rows.num_rows} if isinstance(rows, WaitingRows) else {}
+                    self._commit(table, promise, after, files, **named)
                     self._written = None
                     return
                 table, by_keys = self._read_by_keys(table, promise)
@@ -151,19 +154,33 @@ class IcebergTable(WrittenIceberg):
                     by_keys = self.tombstones.without_late(by_keys, tombstones_version)
                 replacing = Replacing(table, by_keys)
                 added = [*self._files(table, replacing.rows())]
-                self._commit(table, promise, after, added, replacing.files)
+                # Of a file with rows of other keys the summary counts all.
+                named = {"rows": by_keys.one_of_each.num_rows} if promise.is_again else {}
+                self._commit(table, promise, after, added, replacing.files, **named)
         finally:
             self._rows = self._by_keys = None
 
-    def _read(self, table: Table, promise: Promise) -> tuple[Table, RangeRows]:
-        """The rows of the open range, and the table with their columns.
+    def _read(self, table: Table, promise: Promise) -> tuple[Table, RangeRows | WaitingRows]:
+        """The rows of the open range that the table gets, and the table with their columns.
 
         Somebody may have dropped a column since the intent.
         """
+        table, rows = self._whole(table, promise)
+        if isinstance(rows, WaitingRows) and rows.unread.num_rows:
+            # The first write left none that cannot be converted.
+            raise ValueError(rows.unread[REASON][0].as_py())
+        return table, rows
+
+    def _whole(self, table: Table, promise: Promise) -> tuple[Table, RangeRows | WaitingRows]:
+        """The same, of rows that are written again with those that the table cannot take."""
         if self._rows is None or self._rows.promise != promise:
-            self._rows = range_rows(self._log.root, promise)
-            if promise.is_aside:
-                self._rows = replace(self._rows, aside=self.refused.places(promise))
+            if promise.is_again:
+                columns = spark_schema(table.schema(), lenient=True)
+                self._rows = waiting_rows(promise, self.refused.waiting(promise), columns)
+            else:
+                of_log = range_rows(self._log.root, promise)
+                aside = self.refused.places(promise) if promise.is_aside else frozenset()
+                self._rows = replace(of_log, aside=aside)
         rows = self._rows
         if not rows.spark_schema or not needs_evolution(rows.spark_schema, table.schema()):
             return table, rows
@@ -195,21 +212,26 @@ class IcebergTable(WrittenIceberg):
             WriteError: they cannot be found, or the table takes some rows only with others.
         """
         with self._explained(promise):
-            self._looked, rows = self._read(self.looked_at(), promise)
+            self._looked, rows = self._whole(self.looked_at(), promise)
             table = self.looked_at()
+            columns = schema.to_arrow(stored(rows.spark_schema, table.schema()))
+            nothing = pa.schema([*columns, *PLACED, pa.field(REASON, pa.string())]).empty_table()
             if self.target.mode == MERGE:
                 in_table = schema.columns(spark_schema(table.schema()))
                 partial = partial_columns(self.target, rows.common, rows.spark_schema, in_table)
+                if partial and isinstance(rows, WaitingRows):
+                    # Whether the table takes the others, only the write shows.
+                    return rows.unread
                 if partial:
                     raise ValueError(f"records of it lack columns ({', '.join(sorted(partial))})")
-            columns = schema.to_arrow(stored(rows.spark_schema, table.schema()))
             required = [
                 x.name for x in table.schema().fields if x.required and x.name in columns.names
             ]
             failed: list[_Outputs] = []
             tries = Tries(lambda part: self._refusal(table, part.select(columns.names), failed))
+            placed, are_aside = self._placed(rows, columns), promise.is_again
             try:
-                parts = [*refused_rows(self._placed(rows, columns), required, tries)]
+                parts = [*refused_rows(placed, required, tries, are_aside=are_aside)]
             except RowsNotFound as error:
                 raise ValueError(f"{error}, so none of its rows steps aside") from None
             finally:
@@ -217,10 +239,13 @@ class IcebergTable(WrittenIceberg):
                 # another thread may have written one more.
                 for outputs in failed:
                     outputs.remove()
-            nothing = pa.schema([*columns, *PLACED, pa.field(REASON, pa.string())]).empty_table()
-            return pa.concat_tables([nothing, *parts])
+            found = pa.concat_tables([nothing, *parts])
+            if isinstance(rows, WaitingRows):
+                unread = rows.unread
+                return pa.concat_tables([found.select(unread.column_names), unread])
+            return found
 
-    def _placed(self, rows: RangeRows, columns: pa.Schema) -> Iterator[pa.Table]:
+    def _placed(self, rows: RangeRows | WaitingRows, columns: pa.Schema) -> Iterator[pa.Table]:
         """The rows that the table gets, as it stores them, with PLACED."""
         for part in schema.gathered(rows.placed(), FILE_BYTES):
             whole = pa.schema([*columns, *PLACED])
@@ -246,7 +271,9 @@ class IcebergTable(WrittenIceberg):
             outputs.remove()
         return ""
 
-    def _appended(self, table: Table, promise: Promise, rows: RangeRows) -> list[DataFile]:
+    def _appended(
+        self, table: Table, promise: Promise, rows: RangeRows | WaitingRows
+    ) -> list[DataFile]:
         """The files of a range that is appended. After a conflict they are not written again."""
         metadata = table.metadata
         layout = (metadata.current_schema_id, metadata.default_spec_id)

@@ -125,7 +125,14 @@ class IcebergTombstones(WrittenIceberg):
         )
         wanted = pa.schema(map(range_.columns.field, dict.fromkeys([*range_.keys, range_.by])))
         tombstones = with_sequences(batches, wanted, range_.by)
-        counts = counting(range_.rows, range_.deletes, tombstones, range_.keys, range_.by)
+        counts = counting(
+            range_.rows,
+            range_.deletes,
+            tombstones,
+            range_.keys,
+            range_.by,
+            only_newer=range_.is_again,
+        )
         return range_.where(counts)
 
     def _rows_of(

@@ -271,6 +271,32 @@ class WrittenIceberg:
                 raise TableConflict(f"{self.target.table}: {unknown}") from None
             raise refused(self.target.table, promise, str(unknown)) from None
 
+    def _tidy(
+        self,
+        table: Table,
+        promise: Promise,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+    ) -> None:
+        """Commit files without rows that count no more. It is no range.
+
+        Args:
+            table: the table as it was looked at.
+            promise: that of the newest record of the chain.
+            added: files with the other rows.
+            removed: files of the table that go.
+
+        Raises:
+            TableConflict: another writer committed first.
+            OutcomeUnknown: it may be committed.
+        """
+        self._looked = None
+        change = table.transaction()
+        # A snapshot that names its log, as here, takes no row away that counts.
+        named = json.dumps({"log_id": promise.table.app_id, "k": 0})
+        _stage(change.update_snapshot(snapshot_properties={RANGE: named}), added, removed)
+        commit(self._place, table, change)
+
     @contextmanager
     def _explained(self, promise: Promise) -> Iterator[None]:
         """Turn errors of pyiceberg into those of a range.

@@ -55,6 +55,8 @@ def merged(
     deletes: pa.ChunkedArray,
     keys: Sequence[str],
     sequence_by: str,
+    *,
+    only_newer: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a table after a MERGE of rows of the log, as one range for each row leaves them.
 
@@ -64,6 +66,7 @@ def merged(
         deletes: which of them delete their key.
         keys: the key columns.
         sequence_by: the column whose greater value wins, or "".
+        only_newer: a row of the log replaces no row of the table with the same sequence.
 
     Raises:
         OptionError: only Spark can compare the values of a column.
@@ -82,20 +85,22 @@ def merged(
         before = part.append_column(_KEY, key_numbers).filter(key_numbers.is_valid())
         same_keys = pc.unique(before[_KEY])
         newer = log.filter(pc.is_in(log[_KEY], value_set=same_keys))
-        yield from _replaced(before, newer, sequence_by).to_batches()
+        replaced = _replaced(before, newer, sequence_by, only_newer=only_newer)
+        yield from replaced.to_batches()
         in_table = pa.concat_arrays([in_table, same_keys])
     others = log.filter(pc.invert(pc.is_in(log[_KEY], value_set=in_table)))
     nothing = others.slice(0, 0).drop_columns([COLUMNS, _DELETES])
-    yield from _replaced(nothing, others, sequence_by).to_batches()
+    yield from _replaced(nothing, others, sequence_by, only_newer=only_newer).to_batches()
 
 
-def _replaced(before: pa.Table, log: pa.Table, sequence_by: str) -> pa.Table:
+def _replaced(before: pa.Table, log: pa.Table, sequence_by: str, *, only_newer: bool) -> pa.Table:
     """Apply rows of the log, one after another, to each row of the table with their key.
 
     Args:
         before: rows of the table with the numbers of their keys. The table may have a key twice.
         log: rows of the log of these keys, or of keys that the table does not have.
         sequence_by: the column whose greater value wins, or "".
+        only_newer: as for `merged`.
     """
 
     def both(name: str) -> pa.ChunkedArray:
@@ -105,8 +110,15 @@ def _replaced(before: pa.Table, log: pa.Table, sequence_by: str) -> pa.Table:
     steps = _steps(before[_KEY], log[_KEY])
     if sequence_by:
         # Compare ranks, because the sequences may be NaN or null.
-        in_group = ranks(both(sequence_by)).take(steps["row"])
-        first = pc.multiply(steps["group"], before.num_rows + log.num_rows + 1)
+        in_order = pc.multiply(ranks(both(sequence_by)), 2)
+        if only_newer:
+            # A row of the table comes after one of the log with the same sequence.
+            is_before = pa.chunked_array(
+                [pa.repeat(1, before.num_rows), pa.repeat(0, log.num_rows)]
+            )
+            in_order = pc.add(in_order, is_before)
+        in_group = in_order.take(steps["row"])
+        first = pc.multiply(steps["group"], 2 * (before.num_rows + log.num_rows + 1))
         rank = pc.add(first, in_group)
         steps = steps.filter(pc.equal(rank, pc.cumulative_max(rank)))
     no = pa.repeat(False, before.num_rows)
