@@ -62,16 +62,15 @@ from sparkwal.lifecycle.policy import LifecycleOptions
 from sparkwal.lifecycle.table import with_tombstones
 from sparkwal.options.open import open_log
 from sparkwal.protocol.chain import newest_record
-from sparkwal.spark.delta_lifecycle import Lifecycle, target_of
-from support import jvm
+from sparkwal.spark import jvm
+from sparkwal.spark.delta_lifecycle import Lifecycle, arguments_of, target_of
+from sparkwal.spark.sessions import packages, store_settings
 from support.follow import Meter, Signals, attended
 from support.session import (
     exit_for,
     need_delta,
     need_spark,
-    packages,
     start_session,
-    store_settings,
 )
 
 if TYPE_CHECKING:
@@ -206,10 +205,8 @@ class Compaction:
             arguments = {k: v for k, v in arguments.items() if k.lower() != "makesegments"}
             arguments["makeSegments"] = self.run.segments
         if self.target is not None:
-            arguments |= {**vars(self.target), "spark": self.spark}
-            arguments["properties"] = dict(self.target.properties)
-            # Keys imply the mode, and the horizon is an option.
-            del arguments["mode"], arguments["tombstone_horizon_ms"]
+            arguments = {k: v for k, v in arguments.items() if k.lower() != "tombstonehorizon"}
+            arguments |= {**arguments_of(self.target), "spark": self.spark}
         return Lifecycle(self.settings.path, **arguments)
 
     def check(self) -> None:

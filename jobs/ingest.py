@@ -23,7 +23,7 @@ from sparkwal.errors import SparkWalError
 from sparkwal.options import spark_versions
 from sparkwal.options.parsing import parse
 from sparkwal.options.writing import SinkOptions
-from support import jvm
+from sparkwal.spark import jvm
 from support.checkpoints import check_checkpoint, checkpoint_from_log, write_without_forks
 from support.follow import Meter, Signals, run_query, trigger
 from support.session import EXIT_CODES, exit_for, open_log_at, start_session

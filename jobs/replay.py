@@ -25,7 +25,7 @@ from sparkwal.cli.output import facts
 from sparkwal.errors import CollectedError, SparkWalError
 from sparkwal.options.parsing import parse
 from sparkwal.options.reading import SourceOptions
-from support import jvm
+from sparkwal.spark import jvm
 from support.cursor import Columns, Replayed, replay_from
 from support.follow import Meter, Signals, attended, run_query, trigger
 from support.session import (

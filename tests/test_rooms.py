@@ -100,6 +100,7 @@ MAY_KNOW = {
         "options",
         "protocol",
         "reading",
+        "spark",
         "sql",
         "store",
     },

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sparkwal.cli.exit_codes import Stopped
-from support import jvm
+from sparkwal.spark import jvm
 from support.session import exit_for
 
 if TYPE_CHECKING:

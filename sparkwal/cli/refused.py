@@ -1,4 +1,4 @@
-"""`sparkwal refused`: shows the rows that a table refused."""
+"""`sparkwal refused`: shows the rows that a table refused, and writes them again."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,8 +8,10 @@ from typing import Any
 import click
 
 from sparkwal.cli.flags import as_json, takes_logs
+from sparkwal.cli.lifecycle_flags import EXIT_CODES
 from sparkwal.cli.open_logs import logs_at, notify
 from sparkwal.cli.output import print_json, table
+from sparkwal.cli.written_again import write_again
 from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.lifecycle.opening import open_table
 from sparkwal.protocol.chain import newest_record
@@ -30,7 +32,7 @@ _COLUMNS = (
 _MOST_REASONS = 50
 
 
-@click.command("refused")
+@click.command("refused", epilog=EXIT_CODES)
 @takes_logs
 @click.option(
     "--limit",
@@ -39,17 +41,31 @@ _MOST_REASONS = 50
     show_default=True,
     help="The most rows to print. All are counted.",
 )
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Write them into the table again, after you changed it. A row that it still refuses stays "
+    "where it is.",
+)
 @as_json
-def command(path: str, log_options: dict[str, str], limit: int, *, as_json: bool) -> None:
+def command(
+    path: str, log_options: dict[str, str], limit: int, *, again: bool, as_json: bool
+) -> None:
     """With refusedRows=aside rows that the table refuses go into the table TABLE_refused. The
     command counts those of the log by reason, and prints the first ones. It needs the extra `lake`.
-    After you changed the table, the job that compacts writes them again with --refused-again.
+    With --again it writes them into the table as the compaction of the log does: into an Iceberg
+    table in this process, and into a Delta table with Spark, which it starts on this machine. That
+    needs Java and the extra `spark`, and the first time it downloads Delta Lake.
 
     \b
     sparkwal refused s3://bucket/wal --all --limit 5
+    sparkwal refused s3://bucket/wal --again
 
-    Requests: 1 LIST and 1 GET, and the read of that table.
+    Requests: 1 LIST and 1 GET, and the read of that table. With --again those of a compaction.
     """
+    if again:
+        write_again(path, log_options, as_json=as_json)
+        return
     logs = logs_at(path, log_options, read_heads=False)
     record = newest_record(logs[0].log)
     counts: Counter[tuple[str, str]] = Counter()
@@ -75,10 +91,7 @@ def command(path: str, log_options: dict[str, str], limit: int, *, as_json: bool
         table(shown)
     if sum(counts.values()) > len(shown):
         notify(f"{len(shown):,} of {sum(counts.values()):,} rows are printed: --limit prints more")
-    notify(
-        "after you changed a Delta table so that it takes them, run the job that compacts with "
-        "--refused-again, or call Lifecycle.refused_again()"
-    )
+    notify("after you changed the table so that it takes them, --again writes them into it")
 
 
 def _refused(record: ChainRecord, logs: Sequence[LogRange]) -> Iterator[Mapping[str, Any]]:

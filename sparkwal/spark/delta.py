@@ -64,6 +64,7 @@ from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.json_rows import with_values
 from sparkwal.spark.keyed_rows import (
     DELETES,
+    InTable,
     Winners,
     after_merge,
     merged_partial_rows,
@@ -378,15 +379,13 @@ class SparkDeltaTable(WrittenHistory):
             reader = session.read.format("delta").option("versionAsOf", tombstones_version)
             tombstones = reader.load(spark_path(self.target.tombstones))
         if of.partial:
-            merged = merged_partial_rows(
-                of.rows,
-                self.target,
+            in_table = InTable(
                 session.read.format("delta").load(self._path),
-                of.partial,
-                tombstones=tombstones,
-                is_own=True,
-                time=of.time,
-                only_newer=promise.is_again,
+                tombstones,
+                wins_ties=promise.is_again,
+            )
+            merged = merged_partial_rows(
+                of.rows, self.target, in_table, of.partial, is_own=True, time=of.time
             )
             return self._passed_once(merged)
         winners = self._winners(session, promise)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sparkwal.errors import OptionError, SparkWalError
 from sparkwal.format.lifecycle_record import APPEND, MERGE, Target
@@ -157,6 +157,14 @@ class Lifecycle(Coordinator):
             return run
         maker = self._segments.setdefault(log.name, SegmentMaker(log, log.name))
         return replace(run, segments=maker.run(self._known[log.name].head))
+
+
+def arguments_of(target: Target) -> dict[str, Any]:
+    """The arguments of `Lifecycle` that make a target, besides a session."""
+    arguments: dict[str, Any] = {**vars(target), "properties": dict(target.properties)}
+    # Keys imply the mode, and the horizon is an option.
+    del arguments["mode"]
+    return arguments | {"tombstoneHorizon": f"{arguments.pop('tombstone_horizon_ms')}ms"}
 
 
 # A name such as "default.orders".

@@ -119,16 +119,30 @@ def _deletes(rows: DataFrame, target: Target, time: str, *, is_own: bool) -> Col
     return deletes(target.delete_when, in_log, is_own=is_own)
 
 
+@dataclass(frozen=True)
+class InTable:
+    """What rows of the log are compared with by their sequences.
+
+    Attributes:
+        rows: the table's rows.
+        tombstones: those of the table, as for `without_late`; None if all rows of the log count.
+        wins_ties: a row of the log replaces no row of the table with the same sequence, and a
+            tombstone outlives such a row.
+    """
+
+    rows: DataFrame
+    tombstones: DataFrame | None = None
+    wins_ties: bool = False
+
+
 def merged_partial_rows(
     rows: DataFrame,
     target: Target,
-    table: DataFrame,
+    table: InTable,
     partial: Collection[str],
     *,
-    tombstones: DataFrame | None = None,
     is_own: bool = False,
     time: str = "",
-    only_newer: bool = False,
 ) -> DataFrame:
     """Merge the rows of each key in their order, as one range for each row would.
 
@@ -137,14 +151,11 @@ def merged_partial_rows(
     Args:
         rows: as for `winning_rows`.
         target: names the keys, the column that decides which row wins, and the condition.
-        table: the table's rows.
+        table: what the table has.
         partial: the columns that not all records have, in lower case. Those of the table are
             added.
-        tombstones: as for `without_late`; None if all rows count.
         is_own: as for `winning_rows`.
         time: as for `winning_rows`.
-        only_newer: a row replaces no row of the table with the same sequence, and a tombstone
-            outlives such a row.
 
     Returns:
         One row for each key, as of `winning_rows`. COLUMNS names the columns whose values in the
@@ -156,7 +167,7 @@ def merged_partial_rows(
     numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
     numbered = numbered.withColumn(DELETES, condition)
     own = {name.lower() for name in rows.columns}
-    for field in table.schema.fields:
+    for field in table.rows.schema.fields:
         if field.name.lower() in partial and field.name.lower() not in own:
             numbered = numbered.withColumn(field.name, F.lit(None).cast(field.dataType))
     names = [x for x in numbered.columns if x not in (time, COLUMNS, _ORDER, DELETES)]
@@ -165,9 +176,9 @@ def merged_partial_rows(
     by_key = Window.partitionBy(*keys).orderBy(*order)
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     if target.sequence_by:
-        if tombstones is not None:
-            numbered = without_late(numbered, tombstones, target, only_newer=only_newer)
-        numbered = _without_older(numbered, table, target, only_newer=only_newer)
+        if table.tombstones is not None:
+            numbered = without_late(numbered, table.tombstones, target, only_newer=table.wins_ties)
+        numbered = _without_older(numbered, table, target)
         # In a struct a null is less than any value.
         sequence = F.struct(F.col(quoted(target.sequence_by)))
         numbered = numbered.withColumn(_SEQUENCE, F.max(sequence).over(so_far))
@@ -244,19 +255,17 @@ def after_merge(
     return {name: value(name) for name in names}
 
 
-def _without_older(
-    rows: DataFrame, table: DataFrame, target: Target, *, only_newer: bool
-) -> DataFrame:
+def _without_older(rows: DataFrame, table: InTable, target: Target) -> DataFrame:
     """The rows that are not older than the table's row of their key, or that are newer.
 
     If the table has several rows of a key, a row must be older than each of them.
     """
     by = quoted(target.sequence_by)
     least = F.min(F.struct(F.col(by).alias("value"))).alias(_SEQUENCE)
-    oldest = table.groupBy(*(F.col(quoted(key)).alias(key) for key in target.keys)).agg(least)
+    oldest = table.rows.groupBy(*(F.col(quoted(key)).alias(key) for key in target.keys)).agg(least)
     old, new = F.col(f"t.{_SEQUENCE}.value"), F.col(f"s.{by}")
     is_older = old.isNotNull() & ~F.coalesce(new >= old, F.lit(False))
-    if only_newer:
+    if table.wins_ties:
         is_older = new.isNull() | F.coalesce(new <= old, F.lit(False))
     pairs = same_keys(target.keys)
     return rows.alias("s").join(oldest.alias("t"), pairs & is_older, "left_anti")

@@ -42,6 +42,7 @@ from sparkwal.spark.delta_writing import isolated_session
 from sparkwal.spark.interfaces import to_struct
 from sparkwal.spark.keyed_rows import (
     DELETES,
+    InTable,
     after_merge,
     merged_partial_rows,
     same_keys,
@@ -262,9 +263,8 @@ def _with_table(
         last = merged_partial_rows(
             rows,
             target,
-            table,
+            InTable(table, tombstones),
             partial,
-            tombstones=tombstones,
             is_own=has_condition,
             time=newer.time,
         )

@@ -30,8 +30,9 @@ from sparkwal.lifecycle.cycle import Run
 from sparkwal.lifecycle.delta.files import storage_options
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
+from sparkwal.spark.sessions import packages
 from sparkwal.testing.servers import log_options, make_bucket, s3_client
-from support.session import packages, start_session
+from support.session import start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

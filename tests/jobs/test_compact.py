@@ -343,7 +343,7 @@ KEYS = {"access_key_id": "an-id", "secret_access_key": SECRET, "session_token": 
 _SESSION = f"""
 from pathlib import Path
 from sparkwal.options.store import StoreOptions
-from support.session import store_settings, start_session
+from sparkwal.spark.sessions import store_settings, start_session
 
 log = StoreOptions("s3://bucket/wal", **{KEYS})
 spark = start_session("test", settings=store_settings("s3a://bucket/lake", log))

@@ -93,7 +93,7 @@ def by_spark(spark: SparkSession, before: Iterable[Row], tail: list[Row], by: st
     """As `by_arrow`, by Spark."""
     from sparkwal.spark import read_current
     from sparkwal.spark.interfaces import to_struct
-    from sparkwal.spark.keyed_rows import merged_partial_rows
+    from sparkwal.spark.keyed_rows import InTable, merged_partial_rows
 
     in_table = to_struct(from_arrow(IN_TABLE))
     table = spark.createDataFrame([*before], in_table)
@@ -101,7 +101,7 @@ def by_spark(spark: SparkSession, before: Iterable[Row], tail: list[Row], by: st
     in_log = to_struct(from_arrow(SCHEMA.remove(SCHEMA.get_field_index("own"))))
     rows = spark.createDataFrame(tail, in_log)
     target = Target("table", MERGE, ("k",), by, "gone")
-    last = merged_partial_rows(rows, target, table, PARTIAL, is_own=True)
+    last = merged_partial_rows(rows, target, InTable(table), PARTIAL, is_own=True)
     found = read_current.joined(table, last, target.keys, by, in_table)
     return [row.asDict() for row in found.collect()]
 

@@ -56,6 +56,7 @@ LINES = {
     "prove-store": ("--rounds", "1", "--threads", "2"),
     "queries": (),
     "refused": (),
+    "refused --again": ("--again",),
     "repair": (str(COMMIT),),
     "report": ("-o", "FILE"),
     "segment": (),

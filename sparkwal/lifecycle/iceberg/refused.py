@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkwal.errors import WriteError
 from sparkwal.format import schema
 from sparkwal.format.lifecycle_record import Promise, Target
 from sparkwal.format.texts import bare_texts, json_rows
@@ -18,7 +19,7 @@ from sparkwal.lifecycle.iceberg.waiting import PLACES
 from sparkwal.lifecycle.iceberg.writing import WrittenIceberg, check_beside
 from sparkwal.lifecycle.merging.keyed import resolve
 from sparkwal.lifecycle.range_rows import REASON, REFUSED_COLUMNS, Place
-from sparkwal.lifecycle.table import REFUSED_BY
+from sparkwal.lifecycle.table import REFUSED_BY, TableConflict
 from sparkwal.store.base import LogStore
 
 if TYPE_CHECKING:
@@ -89,11 +90,17 @@ class IcebergRefused(WrittenIceberg):
 
         taken = {log.log_id: log.taken for log in promise.logs.values() if log.taken}
         conditions = [And(EqualTo("log_id", x), LessThan("range", k)) for x, k in taken.items()]
-        with self._explained(promise):
+        try:
             table = self.looked_at()
             removed, rows = self._without(table, reduce(Or, conditions, AlwaysFalse()))
             if removed:
                 self._tidy(table, promise, [*self._files(table, rows.to_batches())], removed)
+        except TableConflict:
+            raise
+        except Exception as error:  # each catalog and store has its own classes of errors
+            text = self._place.text_of(error)
+            url = self.target.table
+            raise WriteError(f"{url} keeps rows that were written again: {text}") from None
 
     def waiting(self, promise: Promise) -> pa.Table:
         """The rows that the open range writes again, in their order, in the version that the

@@ -16,7 +16,7 @@ import sparkwal
 from sparkwal.errors import OptionError
 from sparkwal.options.store import StoreOptions
 from sparkwal.spark.delta_files import spark_path
-from support.session import store_settings
+from sparkwal.spark.sessions import store_settings
 from tests.store import azurite, fake_gcs
 
 SCHEMA = pa.schema([("id", pa.int64()), ("changed", pa.int64()), ("v", pa.string())])

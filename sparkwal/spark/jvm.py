@@ -21,7 +21,7 @@ def has_class(name: str) -> bool:
     from py4j.protocol import Py4JJavaError
 
     try:
-        _jvm().java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+        _of_session().java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JJavaError:
         return False
     return True
@@ -29,13 +29,13 @@ def has_class(name: str) -> bool:
 
 def logs_by_default() -> bool:
     """Whether spark-submit uses Spark's default logging, which prints hundreds of lines."""
-    context = _jvm().org.apache.logging.log4j.LogManager.getContext(False)
+    context = _of_session().org.apache.logging.log4j.LogManager.getContext(False)
     return _DEFAULT_LOGGING in str(context.getConfiguration().getConfigurationSource())
 
 
 def warn_only() -> None:
     """Suppress the lines that Spark logs at INFO before it reads `spark.log.level`."""
-    jvm = _jvm()
+    jvm = _of_session()
     # Load the logging configuration now. Otherwise Spark loads it later and overrides the level.
     utils = getattr(jvm.org.apache.spark.util, "Utils$")
     getattr(utils, "MODULE$").initializeLogIfNecessary(False)  # noqa: B009
@@ -60,7 +60,7 @@ def end(spark: SparkSession) -> None:
         spark.stop()
 
 
-def _jvm() -> Any:
+def _of_session() -> Any:
     from pyspark import SparkContext
 
     SparkContext._ensure_initialized()
