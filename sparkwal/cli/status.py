@@ -204,7 +204,7 @@ def _life(life: dict[str, Any], status: dict[str, Any]) -> dict[str, str | Text]
         lines["cut"] = f"{cut}: the table has all rows below; {waiting:,} positions wait"
     if added := life["added"]:
         lines["last range"] = (
-            f"{added['files']:,} files of {size(added['bytes'])} in {added['versions']} commits"
+            f"{size(added['bytes'])}, files: {added['files']:,}, commits: {added['versions']}"
         )
     if open_to is not None:
         promised = f"{cut}…{open_to - 1} is promised to the table as range {life['ranges']}"

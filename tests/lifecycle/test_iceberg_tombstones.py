@@ -74,7 +74,7 @@ def test_a_range_with_deletes_counts_the_snapshots_and_files_of_both_tables(
     assert (done.versions, done.files, done.bytes) == (2, len(sizes), sum(sizes))
     reported = document("status", lake.path)
     assert reported["lifecycle"]["added"] == vars(table.added)
-    assert f"{len(sizes)} files" in ran("status", lake.path)
+    assert f"files: {len(sizes)}, commits: 2" in ran("status", lake.path)
     # A run without new rows changes nothing of it.
     compact(lake, **TARGET)
     assert lake.head().record.tables[lake.target.table].added == table.added
