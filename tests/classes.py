@@ -22,10 +22,12 @@ from sparkwal.options import spark_versions
 
 # Ours live for seconds: without the optimising compiler they take half the time of a processor,
 # and with room for its classes and its garbage a JVM seldom stops to look for what it can drop.
+# A JVM that lives longer would fill 48 MB of compiled code, then drop most of it and interpret.
 # What the JVM has to say of an archive that does not fit goes nowhere: it loads classes then.
 OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xmn256m"
-    " -XX:CompileThresholdScaling=3 -Xlog:disable -Xlog:all=error:stderr"
+    " -XX:CompileThresholdScaling=3 -XX:ReservedCodeCacheSize=240m"
+    " -Xlog:disable -Xlog:all=error:stderr"
 )
 # Google's connector for gs://, whose other jar has libraries that Spark has in other versions.
 GOOGLE = ("com.google.cloud.bigdataoss", "gcs-connector", "3.1.3", ("shaded",))
