@@ -1,7 +1,7 @@
 """How long the tests of a run took, by folder, and what the slowest of them protect.
 
 PYTEST_ADDOPTS=--junitxml=run.xml bash tests/run.sh
-python -m tests.times run.xml run-tables.xml > sparkwal/docs/test-times.md
+python -m tests.times run.xml run-tables-*.xml > sparkwal/docs/test-times.md
 """
 
 from __future__ import annotations

@@ -20,9 +20,10 @@ import sparkwal
 from sparkwal.options import spark_versions
 from sparkwal.options.spark_versions import has
 from tests.spark.interfaces.collecting import HERE, collect, file_of, written
+from tests.spark.test_delta import HALVES
 
-# A worker that runs the tests of tables needs a test to come after them: these take no time.
-pytestmark = pytest.mark.xdist_group("tables")
+# A worker that runs tests of tables needs a test to come after them: these take no time.
+pytestmark = pytest.mark.xdist_group(HALVES[0])
 PACKAGE = Path(sparkwal.__file__).parent
 OFFERED = [json.loads(file.read_text()) for file in sorted(HERE.glob("spark-*.json"))]
 VERSIONS = [each["version"] for each in OFFERED]
