@@ -110,7 +110,9 @@ class Stream:
         self, spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame]
     ) -> None:
         self.spark = spark
-        self.folder, self.source, self.log = folder, folder / "in", folder / "wal"
+        self.folder = folder
+        self.source = folder / "in"
+        self.log = folder / "wal"
         self.machine = 0
         self.source.mkdir(exist_ok=True)
         self.query = query

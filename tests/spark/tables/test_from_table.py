@@ -132,7 +132,9 @@ class delta_setting:  # noqa: N801
     """A setting of the session for a block."""
 
     def __init__(self, session: SparkSession, name: str, value: str) -> None:
-        self._session, self._name, self._value = session, name, value
+        self._session = session
+        self._name = name
+        self._value = value
 
     def __enter__(self) -> None:
         self._session.conf.set(self._name, self._value)
