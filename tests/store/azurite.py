@@ -71,12 +71,7 @@ def options(url: str) -> dict[str, str]:
 
 
 def config(url: str) -> S3Config:
-    return S3Config(
-        endpoint=f"{url}/{ACCOUNT}",
-        access_key_id=ACCOUNT,
-        secret_access_key=KEY,
-        read_timeout=20.0,
-    )
+    return S3Config(endpoint=f"{url}/{ACCOUNT}", access_key_id=ACCOUNT, secret_access_key=KEY)
 
 
 def new_container(url: str) -> str:
