@@ -76,10 +76,18 @@ def report_done(root: LogStore, promise: Promise, table: TableInChain, aside: in
         aside: the number of rows that stepped aside.
     """
     assert table.added is not None
-    url, version, added = table.target.table, table.table_version, vars(table.added)
     for range_ in promise.ranges:
         path = root.sequencer(range_.sequencer).url
-        events.emit(events.CompactionDone(path, table.k, range_.to, url, version, **added))
+        events.emit(
+            events.CompactionDone(
+                path,
+                table.k,
+                range_.to,
+                table.target.table,
+                table.table_version,
+                **vars(table.added),
+            )
+        )
         if aside:
             events.emit(events.RowsAside(path, table.k, aside, promise.target.refused))
 

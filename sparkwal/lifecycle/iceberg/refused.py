@@ -69,20 +69,20 @@ class IcebergRefused(WrittenIceberg):
     def write(self, promise: Promise) -> None:
         """Find the refused rows of the open range, and write them. See `Refused.write`."""
         # §10: the rows that step aside from a range carry its transaction
-        found = self._find(promise)
+        refused_rows = self._find(promise)
         assert promise.table.refused is not None
         with self._explained(promise):
             table = self._at(promise)
             if table is None:
                 return
             if promise.is_again:
-                removed, rows = self._marked(table, promise, found)
+                removed, rows = self._marked(table, promise, refused_rows)
             else:
                 removed, others = self._without(table, _left(promise))
-                rows = pa.concat_tables([others, self._rows(found, promise)])
+                rows = pa.concat_tables([others, self._rows(refused_rows, promise)])
             added = [*self._files(table, rows.to_batches())]
             after = promise.table.refused.version
-            self._commit(table, promise, after, added, removed, rows=found.num_rows)
+            self._commit(table, promise, after, added, removed, rows=refused_rows.num_rows)
 
     def remove_taken(self, promise: Promise) -> None:
         """Remove rows that were written again. See `Refused.remove_taken`."""
@@ -110,8 +110,8 @@ class IcebergRefused(WrittenIceberg):
             ValueError: the version does not exist.
         """
         table, snapshot = self._version(promise)
-        found = self._with(table, _waiting(promise), snapshot.snapshot_id)
-        rows = pa.concat_tables([_NOTHING, *(meant for _, meant, _ in found)])
+        files = self._with(table, _waiting(promise), snapshot.snapshot_id)
+        rows = pa.concat_tables([_NOTHING, *(meant for _, meant, _ in files)])
         return rows.sort_by([(name, "ascending") for name in _PLACE])
 
     def places(self, promise: Promise) -> frozenset[Place]:
@@ -124,8 +124,8 @@ class IcebergRefused(WrittenIceberg):
         from pyiceberg.expressions import EqualTo
 
         table, snapshot = self._version(promise)
-        found = self._with(table, EqualTo("range", promise.table.k), snapshot.snapshot_id)
-        return frozenset(place for _, meant, _ in found for place in _places(meant, _PLACE))
+        files = self._with(table, EqualTo("range", promise.table.k), snapshot.snapshot_id)
+        return frozenset(place for _, meant, _ in files for place in _places(meant, _PLACE))
 
     def _version(self, promise: Promise) -> tuple[Table, Snapshot]:
         assert promise.table.refused is not None
@@ -157,8 +157,9 @@ class IcebergRefused(WrittenIceberg):
         self, table: Table, condition: BooleanExpression
     ) -> tuple[list[DataFile], pa.Table]:
         """The files that have rows which meet a condition, and their other rows."""
-        found = [(file, others) for file, _, others in self._with(table, condition)]
-        return [file for file, _ in found], pa.concat_tables([_NOTHING, *(x for _, x in found)])
+        files = [(file, others) for file, _, others in self._with(table, condition)]
+        others = pa.concat_tables([_NOTHING, *(others for _, others in files)])
+        return [file for file, _ in files], others
 
     def _marked(
         self, table: Table, promise: Promise, still_refused: pa.Table

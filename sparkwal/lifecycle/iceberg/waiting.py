@@ -104,13 +104,13 @@ def waiting_rows(promise: Promise, waiting: pa.Table, table: str) -> WaitingRows
 def _document(text: str | None) -> dict[str, Any] | None:
     """The values of a row, by the names of their columns in lower case; None if it is no JSON."""
     try:
-        found = parsed(text or "")
+        values = parsed(text or "")
     except ValueError:
         return None
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         return None
     document: dict[str, Any] = {}
-    for name, value in found.items():
+    for name, value in values.items():
         # The table may have spelled a column in two ways.
         if document.get(name.lower()) is None:
             document[name.lower()] = value
