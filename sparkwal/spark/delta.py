@@ -35,7 +35,6 @@ from sparkwal.lifecycle.delta.fitting import (
 )
 from sparkwal.lifecycle.merging.merged_rows import partial_columns
 from sparkwal.lifecycle.range_rows import REASON, RowsNotFound, range_name
-from sparkwal.lifecycle.table import Tombstones
 from sparkwal.options.open import open_log
 from sparkwal.options.parsing import from_keywords
 from sparkwal.options.reading import SourceOptions
@@ -157,7 +156,7 @@ class SparkDeltaTable(WrittenHistory):
         self._opened = open_log(settings)
         self._session = isolated_session(spark)
         super().__init__(delta_log(self._session, target.table))
-        self.tombstones: Tombstones | None = None
+        self.tombstones: SparkTombstones | None = None
         if target.keeps_tombstones:
             self.tombstones = SparkTombstones(spark, target, self._log, self._winners)
         self.refused = SparkRefused(spark, target, self._log, self._refused_rows)
@@ -375,9 +374,8 @@ class SparkDeltaTable(WrittenHistory):
         """One row for each key of the open range, without those that tombstones outlive."""
         of = self._rows(session, promise)
         tombstones: DataFrame | None = None
-        if tombstones_version != NO_TABLE_VERSION:
-            reader = session.read.format("delta").option("versionAsOf", tombstones_version)
-            tombstones = reader.load(spark_path(self.target.tombstones))
+        if self.tombstones is not None and tombstones_version != NO_TABLE_VERSION:
+            tombstones = self.tombstones.rows(session, tombstones_version)
         if of.partial:
             in_table = InTable(
                 session.read.format("delta").load(self._path),

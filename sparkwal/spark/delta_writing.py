@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,10 +11,18 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkwal.errors import PlanError, ReadError, TableReadError, WriteError
 from sparkwal.format.lifecycle_record import Promise
 from sparkwal.lifecycle import range_rows
+from sparkwal.lifecycle.delta.data_files import added
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.range_rows import range_name
-from sparkwal.lifecycle.table import Held, TableConflict, TableState, check_owner, named_range
-from sparkwal.spark.delta_files import FORGETS
+from sparkwal.lifecycle.table import (
+    Held,
+    TableConflict,
+    TableFile,
+    TableState,
+    check_owner,
+    named_range,
+)
+from sparkwal.spark.delta_files import DELTA, FORGETS
 from sparkwal.spark.readable import is_sparkwal_error, one_line, with_java_error
 from sparkwal.spark.registering import register_once
 
@@ -116,11 +124,22 @@ class WrittenHistory:
 
     @contextmanager
     def _updated(self) -> Iterator[None]:
-        try:
+        with read_of_log():
             self._log.update()
             yield
-        except TableReadError as error:
-            raise WriteError(str(error)) from error
+
+
+@contextmanager
+def read_of_log() -> Iterator[None]:
+    """Read the transaction log of a table that takes the open range.
+
+    Raises:
+        WriteError: it is unreadable.
+    """
+    try:
+        yield
+    except TableReadError as error:
+        raise WriteError(str(error)) from error
 
 
 def no_rows(session: SparkSession, spark_schema: str) -> DataFrame:
@@ -129,6 +148,24 @@ def no_rows(session: SparkSession, spark_schema: str) -> DataFrame:
     jvm: Any = session._jvm
     columns = of_session.parseDataType(spark_schema)
     return DataFrame(of_session.createDataFrame(jvm.java.util.ArrayList(), columns), session)
+
+
+def rows_of_files(session: SparkSession, path: str, files: Iterable[TableFile]) -> DataFrame:
+    """The rows of data files of a Delta table.
+
+    Args:
+        session: a session with Delta Lake.
+        path: the table.
+        files: the files, as `listed_files` lists them.
+    """
+    jvm: Any = session._jvm
+    opened = getattr(jvm, f"{DELTA}.DeltaLog").forTableWithSnapshot(session._jsparkSession, path)
+    action = getattr(jvm, f"{DELTA}.actions.Action")
+    adds = jvm.PythonUtils.toSeq([action.fromJson(json.dumps({"add": added(x)})) for x in files])
+    # py4j passes no default arguments: a batch, whose kind needs no name.
+    no_name = getattr(jvm, "scala.Option").empty()
+    rows = opened._1().createDataFrame(opened._2(), adds, False, no_name)
+    return DataFrame(rows, session)
 
 
 def create_table(builder: Any, log: DeltaLog) -> None:

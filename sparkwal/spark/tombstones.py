@@ -14,6 +14,7 @@ from sparkwal.errors import PlanError
 from sparkwal.format.lifecycle_record import Promise, Target
 from sparkwal.format.schema import columns, quoted, type_name
 from sparkwal.format.widening import holds, wider_parts
+from sparkwal.lifecycle.delta.data_files import listed_files
 from sparkwal.lifecycle.delta.fitting import type_problems
 from sparkwal.lifecycle.delta.transaction_log import DeltaLog
 from sparkwal.lifecycle.merging.tombstones import tombstone_columns
@@ -29,6 +30,8 @@ from sparkwal.spark.delta_writing import (
     isolated_session,
     no_rows,
     range_session,
+    read_of_log,
+    rows_of_files,
 )
 from sparkwal.spark.keyed_rows import DELETES, Winners
 from sparkwal.spark.readable import one_line
@@ -143,6 +146,18 @@ class SparkTombstones(WrittenHistory):
             with table_lock(self._path):
                 self._tidy(promise, expired)
                 rows.write.format("delta").mode("append").save(self._path)
+
+    def rows(self, session: SparkSession, version: int) -> DataFrame | None:
+        """The tombstones of a version; None without any.
+
+        Delta would find out by four jobs of Spark which files the version has.
+
+        Raises:
+            WriteError: the transaction log is unreadable.
+        """
+        with read_of_log():
+            listed = listed_files(self._log.files, self._target.tombstones, version)
+        return rows_of_files(session, self._path, listed.files) if listed.files else None
 
     def _expired(self, promise: Promise, winners: Winners) -> str:
         """The condition for a tombstone beyond the horizon."""

@@ -24,6 +24,7 @@ from sparkwal.format.limits import json_in
 from sparkwal.lifecycle.delta.files import OtherFiles, StoreFiles, table_errors
 from sparkwal.lifecycle.delta.fitting import log_schema
 from sparkwal.lifecycle.delta.transaction_log import (
+    Files,
     actions,
     checkpoint_version,
     log_errors,
@@ -50,7 +51,19 @@ _PART_FILE = "part.parquet"
 
 
 def files_of(files: _Files, table: str, version: int) -> VersionFiles:
-    """List the data files of a version. See `ReadTable.files_at`."""
+    """List the data files of a version that delta-rs reads. See `ReadTable.files_at`."""
+    listed = listed_files(files, table, version)
+    _check_readable(table, listed.head)
+    return listed
+
+
+def listed_files(files: Files, table: str, version: int) -> VersionFiles:
+    """List the data files of a version.
+
+    Raises:
+        TableReadError: the version is gone, or its log is damaged.
+        OptionError: a file belongs to another table.
+    """
     protocol: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] | None = None
     adds: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -68,7 +81,6 @@ def files_of(files: _Files, table: str, version: int) -> VersionFiles:
     if protocol is None or metadata is None:
         raise _gone(table, version, "its log does not name its schema")
     head = json.dumps([{"protocol": _without_widening(protocol)}, {"metaData": _plain(metadata)}])
-    _check_readable(table, head)
     return VersionFiles(
         table_id=str(metadata["id"]),
         spark_schema=log_schema(str(metadata["schemaString"])),
@@ -77,11 +89,17 @@ def files_of(files: _Files, table: str, version: int) -> VersionFiles:
     )
 
 
+def added(file: TableFile) -> dict[str, Any]:
+    """The values of the action that adds a data file."""
+    add: dict[str, Any] = json.loads(file.text)
+    return add | {"modificationTime": 0, "dataChange": True}
+
+
 def rows_of(
     files: _Files, table: str, head: str, file: TableFile, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a data file. See `ReadTable.rows_of`."""
-    add = json.loads(file.text)
+    add = added(file)
     with TemporaryDirectory(prefix="sparkwal-") as name:
         folder = Path(name)
         try:
@@ -94,12 +112,10 @@ def rows_of(
                 "delta.deletedFileRetentionDuration of the table to more time than the read of "
                 "the table takes"
             ) from None
-        own = {name: value for name, value in add.items() if name not in ("stats", "stats_parsed")}
-        own |= {"path": _PART_FILE, "modificationTime": 0, "dataChange": True}
-        yield from _scan(table, folder, head, {"add": own}, columns)
+        yield from _scan(table, folder, head, {"add": add | {"path": _PART_FILE}}, columns)
 
 
-def _actions(files: _Files, table: str, version: int) -> Iterator[Mapping[str, Any]]:
+def _actions(files: Files, table: str, version: int) -> Iterator[Mapping[str, Any]]:
     """The actions of the newest checkpoint that is not after a version, and those since."""
     sizes = files.sizes(0)
     before = {

@@ -92,8 +92,9 @@ class DeltaLog:
     """The transaction log of one table, at the newest version of the last `update`.
 
     Attributes:
-        version: that version; NO_TABLE_VERSION without a table. Then the other attributes do not
-            exist.
+        files: the files of the log.
+        version: that version; NO_TABLE_VERSION without a table. Then the following attributes do
+            not exist.
         table_id: the table's id.
         spark_schema: its columns.
         partitioned: the columns that partition it.
@@ -101,7 +102,7 @@ class DeltaLog:
     """
 
     def __init__(self, files: Files, table: str) -> None:
-        self._files = files
+        self.files = files
         self._table = table
         self._reset()
 
@@ -246,13 +247,13 @@ class DeltaLog:
 
     def _read(self, version: int) -> bytes | None:
         try:
-            return self._files.read(f"{version:020d}.json")
+            return self.files.read(f"{version:020d}.json")
         except FileNotFoundError:
             return None
 
     def _read_new_versions(self) -> bool:
         """Read the versions after `version`. Return False if everything must be read again."""
-        newest = max(_commit_versions(self._files.sizes(self.version)), default=NO_TABLE_VERSION)
+        newest = max(_commit_versions(self.files.sizes(self.version)), default=NO_TABLE_VERSION)
         # A recreated table may have as many versions, so compare the commit.
         own = self._commits[self.version]
         if not (self._take_shared(own) or self._is_stored(self.version, own)):
@@ -314,20 +315,20 @@ class DeltaLog:
 
     def _load(self) -> None:
         try:
-            start = int(json_in(self._files.read("_last_checkpoint"))["version"])
+            start = int(json_in(self.files.read("_last_checkpoint"))["version"])
         except (FileNotFoundError, ValueError, LookupError, TypeError, OverflowError):
             # It only saves a LIST of older names.
             start = 0
-        sizes = self._files.sizes(start)
+        sizes = self.files.sizes(start)
         if start and not newest_checkpoint(sizes):
-            sizes = self._files.sizes(0)
+            sizes = self.files.sizes(0)
         checkpoint = newest_checkpoint(sizes)
         versions = _commit_versions(sizes)
         if not versions and not checkpoint:
             return
         if checkpoint:
             self._start = int(checkpoint[0][:20])
-            for action in actions(self._files, checkpoint, sizes):
+            for action in actions(self.files, checkpoint, sizes):
                 if "sidecar" in action:
                     self._removed = None
                 elif "remove" in action and self._removed is not None:

@@ -326,6 +326,22 @@ def test_a_key_may_have_several_tombstones_and_the_greatest_counts(
     assert table(lake) == current(lake) == of(row(7, a=2), row(12))
 
 
+def test_a_tombstone_that_a_user_deleted_counts_no_more(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    """A deletion vector hides it in a file with another, and a checkpoint names that file."""
+    lake = lake_of(delta, tmp_path)
+    lake.append([row(10, "d"), row(10, "d", a=2)], schema=NUMBERS)
+    lake.compact()
+    of_kept = f"delta.`{lake.target.tombstones}`"
+    properties = "'delta.enableDeletionVectors' = 'true', 'delta.checkpointInterval' = '1'"
+    delta.sql(f"ALTER TABLE {of_kept} SET TBLPROPERTIES ({properties})")
+    delta.sql(f"DELETE FROM {of_kept} WHERE a = 2")
+    lake.append([row(5), row(5, a=2)], schema=NUMBERS)
+    lake.compact()
+    assert table(lake) == current(lake) == of(row(5, a=2))
+
+
 MOMENTS = schema_with(pa.timestamp("us", "UTC"))
 
 
