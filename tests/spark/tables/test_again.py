@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from sparkwal.cli.main import main
 from sparkwal.errors import PlanError, WriteError
 from sparkwal.lifecycle.known_log import Again
 from sparkwal.spark.delta import SparkDeltaTable
@@ -299,3 +302,35 @@ def test_all_rows_of_a_log_may_still_be_refused_by_a_rule_that_cannot_be_asked(
     assert ids(delta, table) == [1] and len(waiting) == 1
     assert again(lake) == Again(0, 1)
     assert ids(delta, table) == [1] and aside(delta, table) == waiting
+
+
+def test_the_command_starts_spark_and_writes_them_again(
+    delta: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path, "id", spark=delta, schema=COLUMNS, sequence_by="id")
+    table = lake.target.table
+    make(delta, table, "CHECK (id < 10)")
+    lake.append([good(1), good(10), good(11)])
+    run_alone(lake)
+    mend(delta, table, "CHECK (id < 11)")
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+    ended = CliRunner().invoke(main, ["refused", lake.path, "--again", "--json"])
+    assert ended.exit_code == 0, ended.output
+    assert json.loads(ended.stdout) == {"sequencer": "default", "written": 1, "refused": 1}
+    assert ids(delta, table) == [1, 10]
+
+
+def test_the_command_takes_no_condition_from_a_log_that_spark_would_run(
+    delta: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(
+        tmp_path, "id", spark=delta, schema=COLUMNS, sequence_by="id", delete_when="hex(id) = 'A0'"
+    )
+    table = lake.target.table
+    make(delta, table, "CHECK (id < 10)")
+    lake.append([good(1), good(10)])
+    run_alone(lake)
+    mend(delta, table)
+    ended = CliRunner().invoke(main, ["refused", lake.path, "--again"])
+    assert ended.exit_code == 2 and "more than this command takes from a log" in ended.stderr
+    assert ids(delta, table) == [1]
