@@ -9,13 +9,15 @@ import click
 
 from sparkwal.cli.flags import as_json, takes_logs
 from sparkwal.cli.lifecycle_flags import EXIT_CODES
-from sparkwal.cli.open_logs import logs_at, notify
+from sparkwal.cli.open_logs import head_of, logs_at, notify
 from sparkwal.cli.output import print_json, table
 from sparkwal.cli.written_again import write_again
+from sparkwal.errors import TableReadError
 from sparkwal.format.lifecycle_record import ChainRecord
 from sparkwal.lifecycle.opening import open_table
 from sparkwal.protocol.chain import newest_record
 from sparkwal.reading.log_range import LogRange
+from sparkwal.reading.several import refresh_all
 
 _COLUMNS = (
     "sequencer",
@@ -61,13 +63,19 @@ def command(
     sparkwal refused s3://bucket/wal --all --limit 5
     sparkwal refused s3://bucket/wal --again
 
-    Requests: 1 LIST and 1 GET, and the read of that table. With --again those of a compaction.
+    Requests: 1 LIST and 1 GET, and the read of that table; of a log without a lifecycle those that
+    find its head. With --again those of a compaction.
     """
     if again:
         write_again(path, log_options, as_json=as_json)
         return
     logs = logs_at(path, log_options, read_heads=False)
     record = newest_record(logs[0].log)
+    unknown = [log for log in logs if record is None or record.log(log.name) is None]
+    refresh_all(unknown, floor=False)
+    for log in unknown:
+        # Raises if there is no log.
+        head_of(log)
     counts: Counter[tuple[str, str]] = Counter()
     shown: list[Mapping[str, Any]] = []
     for row in _refused(record, logs) if record else ():
@@ -85,7 +93,8 @@ def command(
         {"log": name, "rows": count, "reason": reason}
         for (name, reason), count in counts.most_common(_MOST_REASONS)
     ]
-    table(reasons, f"{path}: {sum(counts.values()):,} refused rows, {len(counts):,} reasons")
+    different = {reason for _, reason in counts}
+    table(reasons, f"{path}: refused rows: {sum(counts.values()):,}, reasons: {len(different):,}")
     if shown:
         click.echo()
         table(shown)
@@ -99,6 +108,9 @@ def _refused(record: ChainRecord, logs: Sequence[LogRange]) -> Iterator[Mapping[
     not have since.
 
     The log still has a row at or above its cut: of an open range, or of one that was given up.
+
+    Raises:
+        TableReadError: a table of refused rows is unreadable, or does not exist any more.
     """
     of_table: dict[str, list[LogRange]] = {}
     for log in logs:
@@ -110,7 +122,11 @@ def _refused(record: ChainRecord, logs: Sequence[LogRange]) -> Iterator[Mapping[
         opened = open_table(replace(target, table=target.refused), its[0].options)
         snapshot = opened.snapshot("", None)
         if snapshot is None:
-            continue
+            rows = sum(record.logs[log.name].rows_aside for log in its)
+            raise TableReadError(
+                f"{target.refused} does not exist any more: {rows:,} rows of these logs stepped "
+                "aside into it. Restore it"
+            )
         states = [(log.name, record.logs[log.name]) for log in its]
         counting = {(name, log.log_id): (log.cut, log.taken) for name, log in states}
         read = opened.rows_at(snapshot.version)

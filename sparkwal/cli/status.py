@@ -185,7 +185,7 @@ def _show(status: dict[str, Any]) -> None:
                 (status["timestamp"], "dim"),
             ),
             "leader": f"{status['leader_id']} on {status['host']}, term {status['term']}",
-            "rate": pace if status["commits_per_second"] else "idle for five minutes",
+            "rate": pace if status["age_ms"] < _WINDOW_MS else "idle for five minutes",
             "size": f"{about}{size(status['bytes'])} in {about}{status['objects']:,} "
             f"objects{above}",
             **(_life(life, status) if life else {"lifecycle": "none: the log has no table"}),

@@ -307,7 +307,7 @@ class Coordinator:
         return self._retry_if_moved(work)
 
     def _no_table_yet(self) -> PlanError:
-        return PlanError(f"{self._log.url} has no table yet that could be accepted or changed")
+        return PlanError(f"{self._log.url} has no table yet: compact it first")
 
     def _own_table(self, record: ChainRecord, *, may_move: bool = False) -> tuple[Table, str]:
         """The table of the log in a record, which is that of this process, and its URL there.

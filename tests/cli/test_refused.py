@@ -57,3 +57,18 @@ def test_the_log_names_keys_sequence_and_horizon(url: str, tmp_path: Path) -> No
     ended = run(lake.path, "--again", "--json")
     assert json.loads(ended.stdout) == {"sequencer": "default", "written": 1, "refused": 0}
     assert values(lake) == ["b", LONG]
+
+
+def test_a_log_or_a_table_that_does_not_exist_is_an_error(lake: IcebergLake) -> None:
+    ended = run(f"{lake.path}/nothing")
+    assert ended.exit_code == 2 and "no log" in ended.output
+    lake.append([row(1)])
+    assert "no refused rows" in run(lake.path).output
+    ended = run(lake.path, "--sequencer", "other")
+    assert ended.exit_code == 2 and "no log" in ended.output
+    lake.append([row(None, "b"), row(None, "c")])
+    compact(lake)
+    assert "refused rows: 2, reasons: 1" in run(lake.path).output
+    lake.catalog.drop_table("db.orders_refused")
+    ended = run(lake.path)
+    assert ended.exit_code == 1 and "2 rows of these logs" in ended.output, ended.output

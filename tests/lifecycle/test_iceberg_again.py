@@ -83,7 +83,7 @@ def test_refused_rows_go_into_the_table_after_it_was_mended_and_others_stay(
     assert json.loads(left["values"]) == row(3, LONG) and "too long" in left["reason"]
     # Nothing changed, so nothing is written, and the table may refuse each row.
     assert again(lake) == Again(0, 1)
-    assert "1 refused rows" in ran("refused", lake.path)
+    assert "refused rows: 1" in ran("refused", lake.path)
     take_long_values(lake)
     assert again(lake) == Again(1, 0)
     assert values(lake) == ["a", "b", "c", LONG] and aside(lake) == []

@@ -225,8 +225,8 @@ def holds(text: str, rows: pa.Table) -> pa.ChunkedArray:
     except (ValueError, pa.ArrowException) as why:
         quote = text if len(text) <= _QUOTED_LENGTH else f"{text[:_QUOTED_LENGTH]}…"
         raise OptionError(
-            f"the delete condition {quote!r} cannot be evaluated without Spark ({why}): use "
-            "sparkwal.read_current(spark, path)"
+            f"the delete condition {quote!r} cannot be evaluated without Spark ({why}): read with "
+            "sparkwal.read_current(spark, path), or correct the condition"
         ) from None
     return pc.fill_null(result, False)
 

@@ -71,7 +71,7 @@ def test_rows_go_into_a_table_that_was_mended_and_others_stay(
     assert rows_of(delta, table)[1] == {**good(2), "v": None}
     ((_, values, reason),) = aside(delta, table)
     assert values["id"] == 11 and reason == "CHECK c: id < 11"
-    assert "1 refused rows" in ran("refused", lake.path)
+    assert "refused rows: 1" in ran("refused", lake.path)
     assert "1 rows stepped aside" in ran("status", lake.path)
     # Nothing changed, so nothing is written.
     assert again(lake) == Again(0, 1)
@@ -249,7 +249,7 @@ def test_a_process_that_died_between_the_two_writes_is_finished_by_another(
     run_alone(lake)
     assert ids(delta, table) == [1, 2, 10]
     assert [row[1]["id"] for row in aside(delta, table)] == [10, 11]
-    assert "1 refused rows" in ran("refused", lake.path)
+    assert "refused rows: 1" in ran("refused", lake.path)
     assert again(lake) == Again(1, 0)
     assert ids(delta, table) == [1, 2, 10, 11] and aside(delta, table) == []
 

@@ -131,7 +131,7 @@ def test_a_row_that_a_rule_of_the_table_refuses_steps_aside(
     for (_, _, reason), name in zip(refused, broken, strict=True):
         assert reason and (f"CHECK of_{name}:" in reason or not RULES[name][1]), (name, reason)
     shown = ran("refused", lakes["a"].path, "--all", "--limit", "2")
-    assert f"{len(broken)} refused rows, {len(RULES)} reasons" in shown and "of_day:" in shown
+    assert f"refused rows: {len(broken)}, reasons: {len(RULES)}" in shown and "of_day:" in shown
     assert f"{len(broken)} rows stepped aside" in ran("status", lakes["a"].path, "--sequencer", "b")
     # The next run is an ordinary one, and no scratch table is left.
     lakes["b"].append([{"id": 6, **taken}])
