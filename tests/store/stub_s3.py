@@ -48,9 +48,10 @@ class Stub:
                 if reply is None:
                     self.close_connection = True
                     return
-                if stub.interim is not None:
-                    self.wfile.write(f"HTTP/1.1 {stub.interim} Wait\r\n\r\n".encode())
+                if (interim := stub.interim) is not None:
+                    # Before the client reads it: its next request may be on another connection.
                     stub.interim = None
+                    self.wfile.write(f"HTTP/1.1 {interim} Wait\r\n\r\n".encode())
                     if not self.rfile.peek(1):  # type: ignore[attr-defined]
                         self.close_connection = True
                         return

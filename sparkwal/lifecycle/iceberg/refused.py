@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _HIDDEN = (*PLACES.values(), REASON)
 # The columns that tell where a row is in its log.
 _PLACE = ("position", "partition", "row")
-_NOTHING = REFUSED_COLUMNS.empty_table()
+# `empty_table` would load pandas.
+_NOTHING = pa.Table.from_batches([], REFUSED_COLUMNS)
 
 
 class IcebergRefused(WrittenIceberg):
