@@ -63,8 +63,8 @@ def command(
     sparkwal refused s3://bucket/wal --all --limit 5
     sparkwal refused s3://bucket/wal --again
 
-    Requests: 1 LIST and 1 GET, and the read of that table; of a log without a lifecycle those that
-    find its head. With --again those of a compaction.
+    Requests: 1 LIST and 1 GET, and the read of that table. A log without a lifecycle also costs
+    those that find its head. With --again they are those of a compaction.
     """
     if again:
         write_again(path, log_options, as_json=as_json)
@@ -107,7 +107,8 @@ def _refused(record: ChainRecord, logs: Sequence[LogRange]) -> Iterator[Mapping[
     """The rows of the logs that stepped aside from ranges that are done, and that the table does
     not have since.
 
-    The log still has a row at or above its cut: of an open range, or of one that was given up.
+    A row at or above the cut of its log belongs to an open range or to one that was given up, and
+    the log still has it.
 
     Raises:
         TableReadError: a table of refused rows is unreadable, or does not exist any more.

@@ -13,7 +13,6 @@ from sparkwal.cli.open_logs import Damage, head_of, log_at, logs_at, no_log
 from sparkwal.cli.output import facts, length, moment, print_json, rate, size, table
 from sparkwal.errors import InvalidLogError
 from sparkwal.format.header import host_of
-from sparkwal.format.lifecycle_record import TableInChain
 from sparkwal.lifecycle.consumers.consumer_list import ConsumerInfo, consumer_infos
 from sparkwal.metrics.following import Following
 from sparkwal.metrics.prometheus import new_meter
@@ -125,6 +124,8 @@ def _document(log: LogRange, now_ms: int, pace: Pace, listed: Page | None) -> di
     life = log.floor.state
     record = log.floor.record
     target = record.target_of(log.name) if record else None
+    in_chain = record.tables[target.table] if record and target else None
+    added = in_chain.added if in_chain else None
     stored = size_of(log, listed)
     return {
         "url": log.log.url,
@@ -149,10 +150,10 @@ def _document(log: LogRange, now_ms: int, pace: Pace, listed: Page | None) -> di
             "table": target and target.table,
             "mode": target and target.mode,
             "keys": target and target.keys,
-            "ranges": record.tables[target.table].k if target else 0,
+            "ranges": in_chain.k if in_chain else 0,
             "cut": life.cut,
             "floor": life.floor,
-            "added": _added(record.tables[target.table]) if target else None,
+            "added": added and vars(added),
             "rows_aside": life.rows_aside,
             "waits_since": moment(life.refused_ms) if life.refused_ms else None,
             "open_to": life.to if life.is_open and not life.again else None,
@@ -161,11 +162,6 @@ def _document(log: LogRange, now_ms: int, pace: Pace, listed: Page | None) -> di
             "timestamp": moment(record.timestamp_ms),
         },
     }
-
-
-def _added(table: TableInChain) -> dict[str, int] | None:
-    """What the last range that is done added to a table."""
-    return None if table.added is None else vars(table.added)
 
 
 def _show(status: dict[str, Any]) -> None:

@@ -97,7 +97,7 @@ def _check(target: Target, settings: LifecycleOptions) -> None:
 
 @contextmanager
 def _spark_for(targets: Iterable[Target], settings: LifecycleOptions) -> Iterator[Any]:
-    """A session for as long as it is needed; None if no table needs Spark.
+    """Start a session, and end it at the end. If no table needs Spark, it is None.
 
     Raises:
         OptionError: Spark is not installed, or has no Delta Lake.

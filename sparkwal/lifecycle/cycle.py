@@ -776,9 +776,11 @@ def close_range(
         )
         return chain.put(given_up), {}
     record = put_done(chain, record, promise, now, snapshot)
+    rows = size = None
     of_range = snapshot.of_range(promise.range_id)
-    is_alone = len(promise.ranges) == 1
-    rows, size = (of_range[-1].rows, of_range[-1].bytes) if of_range and is_alone else (None, None)
+    if of_range and len(promise.ranges) == 1:
+        rows = of_range[-1].rows
+        size = of_range[-1].bytes
     return record, {
         part.sequencer: Range(now.k, part.cut, part.to, snapshot.version, rows, size)
         for part in promise.ranges

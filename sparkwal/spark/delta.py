@@ -380,7 +380,7 @@ class SparkDeltaTable(WrittenHistory):
             in_table = InTable(
                 session.read.format("delta").load(self._path),
                 tombstones,
-                wins_ties=promise.is_again,
+                only_newer=promise.is_again,
             )
             merged = merged_partial_rows(
                 of.rows, self.target, in_table, of.partial, is_own=True, time=of.time

@@ -126,13 +126,13 @@ class InTable:
     Attributes:
         rows: the table's rows.
         tombstones: those of the table, as for `without_late`; None if all rows of the log count.
-        wins_ties: a row of the log replaces no row of the table with the same sequence, and a
+        only_newer: a row of the log replaces no row of the table with the same sequence, and a
             tombstone outlives such a row.
     """
 
     rows: DataFrame
     tombstones: DataFrame | None = None
-    wins_ties: bool = False
+    only_newer: bool = False
 
 
 def merged_partial_rows(
@@ -177,7 +177,7 @@ def merged_partial_rows(
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     if target.sequence_by:
         if table.tombstones is not None:
-            numbered = without_late(numbered, table.tombstones, target, only_newer=table.wins_ties)
+            numbered = without_late(numbered, table.tombstones, target, only_newer=table.only_newer)
         numbered = _without_older(numbered, table, target)
         # In a struct a null is less than any value.
         sequence = F.struct(F.col(quoted(target.sequence_by)))
@@ -265,7 +265,7 @@ def _without_older(rows: DataFrame, table: InTable, target: Target) -> DataFrame
     oldest = table.rows.groupBy(*(F.col(quoted(key)).alias(key) for key in target.keys)).agg(least)
     old, new = F.col(f"t.{_SEQUENCE}.value"), F.col(f"s.{by}")
     is_older = old.isNotNull() & ~F.coalesce(new >= old, F.lit(False))
-    if table.wins_ties:
+    if table.only_newer:
         is_older = new.isNull() | F.coalesce(new <= old, F.lit(False))
     pairs = same_keys(target.keys)
     return rows.alias("s").join(oldest.alias("t"), pairs & is_older, "left_anti")

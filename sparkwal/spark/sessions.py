@@ -27,7 +27,7 @@ _ENCRYPTION = {"aes256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-K
 _S3A = "spark.hadoop.fs.s3a."
 _AZURE = "spark.hadoop.fs.azure."
 _GOOGLE = {
-    # Hadoop names its own connector for gs://, which this job does not load.
+    # Hadoop names its own connector for gs://, which a session does not load.
     "spark.hadoop.fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
     # Its sizes are numbers. Hadoop 3.5 has texts such as 64m.
     "spark.hadoop.fs.gs.block.size": str(64 << 20),
@@ -109,7 +109,7 @@ def start_session(
 
     from sparkwal.spark.registering import register_once
 
-    # These loggers repeat errors that the job reports in one line.
+    # These loggers repeat errors that the caller reports in one line.
     logging.getLogger("DataFrameQueryContextLogger").addFilter(lambda record: False)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(app)

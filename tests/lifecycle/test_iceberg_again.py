@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from sparkwal.format.lifecycle_record import Promise
 from sparkwal.lifecycle.iceberg.refused import IcebergRefused
 from sparkwal.lifecycle.iceberg.table import IcebergTable
 from sparkwal.lifecycle.known_log import Again
+from tests.all_types import JSON_COLUMNS, json_rows
 from tests.cli.logs import ran
 from tests.lifecycle.iceberg_table import (
     Died,
@@ -99,50 +99,14 @@ def test_refused_rows_go_into_the_table_after_it_was_mended_and_others_stay(
     assert values(lake) == ["a", "b", "c", "d", LONG]
 
 
-TYPED = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("d", pa.float64()),
-        ("f", pa.float32()),
-        ("n", pa.decimal128(38, 18)),
-        ("b", pa.binary()),
-        ("t", pa.timestamp("us", "UTC")),
-        ("u", pa.timestamp("us")),
-        ("day", pa.date32()),
-        ("m", pa.map_(pa.int64(), pa.struct([("x", pa.string())]))),
-        ("k", pa.map_(pa.date32(), pa.map_(pa.timestamp("us", "UTC"), pa.bool_()))),
-        ("s", pa.map_(pa.string(), pa.int32())),
-        ("l", pa.list_(pa.list_(pa.float32()))),
-        ("e", pa.struct([("y", pa.bool_()), ("z", pa.map_(pa.int32(), pa.binary()))])),
-        ("a.b `c`", pa.string()),
-        ("p", pa.string()),
-    ]
-)
+TYPED = pa.schema([*JSON_COLUMNS, ("s", pa.map_(pa.string(), pa.int32())), ("p", pa.string())])
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)
 
 
 def test_a_row_of_each_type_is_as_it_was_written(url: str, tmp_path: Path) -> None:
     early = datetime(1, 1, 1, 0, 0, 0, 1, UTC)
-    rows: list[dict[str, Any]] = [
-        {
-            "id": 2,
-            "d": float("-inf"),
-            "f": 1.1,
-            "n": Decimal("-12345678901234567890.123456789012345678"),
-            "b": b"\x00\xff",
-            "t": LAST,
-            "u": LAST.replace(tzinfo=None),
-            "day": date(1, 1, 1),
-            "m": [(-1, {"x": 'a "quote" \n ü \u202e'}), (2, None)],
-            "k": [(date(1, 1, 1), [(early, True), (LAST, None)]), (date(9999, 1, 1), None)],
-            "s": [("", 1), ("b", None)],
-            "l": [[1.5, None], None, []],
-            "e": {"y": None, "z": [(7, b"\x01")]},
-            "a.b `c`": "null",
-        },
-        {"id": 4, "d": -0.0, "a.b `c`": '{"a": 1}', "m": []},
-        {"id": 6, "d": 1e-300, "a.b `c`": ""},
-    ]
+    first_row, *more = json_rows(early, LAST)
+    rows = [{**first_row, "s": [("", 1), ("b", None)]}, *more]
     lake = IcebergLake(tmp_path, table=url, schema=TYPED)
     lake.append([])
     bad = [{**each, "p": LONG} for each in rows]

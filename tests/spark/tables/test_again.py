@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from sparkwal.cli.main import main
 from sparkwal.errors import PlanError, WriteError
 from sparkwal.lifecycle.known_log import Again
 from sparkwal.spark.delta import SparkDeltaTable
+from tests.all_types import JSON_COLUMNS, json_rows
 from tests.cli.logs import ran
 from tests.jobs.lives import run_here
 from tests.lifecycle.lakes import Lake
@@ -85,24 +86,7 @@ def test_rows_go_into_a_table_that_was_mended_and_others_stay(
     assert ids(delta, table) == [1, 2, 3, 10, 11]
 
 
-TYPED = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("d", pa.float64()),
-        ("f", pa.float32()),
-        ("n", pa.decimal128(38, 18)),
-        ("b", pa.binary()),
-        ("t", pa.timestamp("us", "UTC")),
-        ("u", pa.timestamp("us")),
-        ("day", pa.date32()),
-        ("m", pa.map_(pa.int64(), pa.struct([("x", pa.string())]))),
-        ("k", pa.map_(pa.date32(), pa.map_(pa.timestamp("us", "UTC"), pa.bool_()))),
-        ("w", pa.map_(pa.decimal128(5, 2), pa.timestamp("us"))),
-        ("l", pa.list_(pa.list_(pa.float32()))),
-        ("e", pa.struct([("y", pa.bool_()), ("z", pa.map_(pa.int32(), pa.binary()))])),
-        ("a.b `c`", pa.string()),
-    ]
-)
+TYPED = pa.schema([*JSON_COLUMNS, ("w", pa.map_(pa.decimal128(5, 2), pa.timestamp("us")))])
 TYPES = (
     "id BIGINT, d DOUBLE, f FLOAT, n DECIMAL(38, 18), b BINARY, t TIMESTAMP, u TIMESTAMP_NTZ, "
     "day DATE, m MAP<BIGINT, STRUCT<x: STRING>>, k MAP<DATE, MAP<TIMESTAMP, BOOLEAN>>, "
@@ -114,26 +98,8 @@ LAST = datetime(9999, 12, 30, 23, 59, 59, 999_999, UTC)
 
 def test_a_row_of_each_type_is_as_it_was_written(delta: SparkSession, tmp_path: Path) -> None:
     early = datetime(1583, 1, 1, 0, 0, 0, 1, UTC)
-    rows: list[Row] = [
-        {
-            "id": 2,
-            "d": float("-inf"),
-            "f": 1.1,
-            "n": Decimal("-12345678901234567890.123456789012345678"),
-            "b": b"\x00\xff",
-            "t": LAST,
-            "u": LAST.replace(tzinfo=None),
-            "day": date(1, 1, 1),
-            "m": [(-1, {"x": 'a "quote" \n ü'}), (2, None)],
-            "k": [(date(1583, 1, 1), [(early, True), (LAST, None)]), (date(9999, 1, 1), None)],
-            "w": [(Decimal("-1.50"), early.replace(tzinfo=None))],
-            "l": [[1.5, None], None, []],
-            "e": {"y": None, "z": [(7, b"\x01")]},
-            "a.b `c`": "null",
-        },
-        {"id": 4, "d": -0.0, "a.b `c`": '{"a": 1}', "m": []},
-        {"id": 6, "d": 1e-300, "a.b `c`": ""},
-    ]
+    first_row, *more = json_rows(early, LAST)
+    rows = [{**first_row, "w": [(Decimal("-1.50"), early.replace(tzinfo=None))]}, *more]
     lake = Lake(tmp_path, spark=delta, schema=TYPED)
     table = lake.target.table
     delta.sql(
